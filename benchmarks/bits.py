@@ -31,7 +31,7 @@ from atomo.codecs.sketches.lss import Means
 from atomo.codecs.sketches.sketchml import Sketched
 from atomo.codecs.sparse.payload import Sparse
 from atomo.kernels import entropy, rice
-from atomo.kernels.clusters import symbol_count
+from atomo.kernels.clusters import packed_bytes
 from atomo.measure import measure
 from atomo.wire import Compression
 
@@ -84,11 +84,11 @@ def message_bits(codec: Codec[Any], payload: Any, gradient: Tensor) -> float:
     if isinstance(payload, Levels):
         return plain_bits([payload.norms])
     if isinstance(payload, Means):
-        held = entropy.decompress(payload.words, symbol_count(n))
+        held = entropy.decompress(payload.words, packed_bytes(n))
         return plain_bits([payload.means, payload.sizes]) + halves_bits(held)
     if isinstance(payload, Sketched):
         k = int(payload.head[0])
-        groups = entropy.decompress(payload.groups, symbol_count(k))
+        groups = entropy.decompress(payload.groups, packed_bytes(k))
         cells = entropy.decompress(payload.cells, int(payload.cell_count))
         return (
             log2_choose(n, k)

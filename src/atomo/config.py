@@ -29,7 +29,7 @@ from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
 from atomo.grouping import Grouping, grouping, megabytes
 from atomo.hierarchy import canonical_hierarchy
-from atomo.memory import canonical, check_fits, kind_of
+from atomo.memory import canonical_memory, check_fits, kind_of
 from atomo.names import resolve
 from atomo.rates import RATES, SCHEDULES
 from atomo.recipes import RECIPES
@@ -286,7 +286,7 @@ class Settings:
             quantization_level=None,
             bucket_size=None,
             compress_ratio=None,
-            memory=canonical(memory),
+            memory=canonical_memory(memory),
             code_schedule=schedule,
             code_for=str(by_name),
             warmup_epochs=0,

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from atomo.codecs import Codec
-from atomo.codecs.sketches.lss_model import SIDES, sample, train
+from atomo.codecs.sketches.lss_model import SIDES, sample, train_clusters
 from atomo.communicators import Compressor
 from atomo.communicators.compressor import add_frame
 from atomo.fusion import plan
@@ -108,7 +108,7 @@ def clusters(gradient: Mapping[str, Tensor], seed: int = 1) -> list[Cluster]:
     """Returns the clusters that hold anything, by their centres."""
     generator = Generator().manual_seed(seed)
     flat = torch.cat([tensor.flatten() for tensor in gradient.values()])
-    model = train(sample(flat, generator), SIDES, generator)
+    model = train_clusters(sample(flat, generator), SIDES, generator)
     rows = zip(*(t.tolist() for t in (model.centres, model.shares, model.entropies)), strict=True)
     return [Cluster(*row) for row in rows if row[1] > 0]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Size, Tensor
 
 import atomo
-from atomo.api.description import Description, write
+from atomo.api.description import Description, write_description
 from atomo.api.limits import MOST_BYTES, PER_TENSOR, WORK_PER_BYTE, WORK_PER_ENTRY, Limits
 from atomo.codecs import CODECS, make_codec
 from atomo.errors import FrameError
@@ -29,7 +29,7 @@ def frame(spec: str, shapes: list[tuple[int, ...]], sections: list[Tensor]) -> b
     """Builds a frame with these contents, even if `encode` would not."""
     tensors = tuple((torch.float32, Size(shape)) for shape in shapes)
     about = Description(make_codec(spec), False, tensors)
-    return pack(Header(Kind.TENSORS), sections, ZSTD, write(about)).tobytes()
+    return pack(Header(Kind.TENSORS), sections, ZSTD, write_description(about)).tobytes()
 
 
 def nothing_of(spec: str, shape: tuple[int, ...]) -> list[Tensor]:
@@ -134,7 +134,9 @@ def test_a_few_bytes_that_claim_to_be_many_megabytes_are_refused_unread():
 
 
 def described(spec: str, entries: int) -> bytes:
-    return write(Description(make_codec(spec), True, ((torch.float32, Size([entries])),)))
+    return write_description(
+        Description(make_codec(spec), True, ((torch.float32, Size([entries])),))
+    )
 
 
 def as_compressed(data: bytes, entries: int, claimed: int) -> bytes:

@@ -8,7 +8,7 @@ from draws import normal, seeded
 from torch import Size
 
 import atomo
-from atomo.api.description import Description, write
+from atomo.api.description import Description, write_description
 from atomo.codecs import CODECS, make_codec
 from atomo.errors import CodecError, FrameError
 from atomo.wire import Compression, Header, Kind, pack
@@ -50,7 +50,9 @@ def test_sections_of_another_shape_decode_to_the_declared_one_or_are_refused(cod
     for encoded, declared, below in product(SHAPES, SHAPES, (0, None)):
         payload = codec.encode(normal(*encoded), seeded(0))
         about = Description(codec, True, ((torch.float32, Size(declared)),), below)
-        frame = pack(Header(Kind.TENSORS), codec.sections(payload), Compression(), write(about))
+        frame = pack(
+            Header(Kind.TENSORS), codec.sections(payload), Compression(), write_description(about)
+        )
         try:
             assert atomo.decode(frame.tobytes()).shape == declared
         except FrameError:

@@ -18,7 +18,7 @@ from torch import Generator
 from atomo.codecs import CODECS, make_codec
 from atomo.codecs.spec import DEEPEST
 from atomo.errors import AtomoError, ConfigError
-from atomo.memory import canonical
+from atomo.memory import canonical_memory
 
 MANY_NINES = "9" * 300
 
@@ -87,7 +87,7 @@ def test_a_codec_that_need_not_be_there_is_none(word):
 )
 def test_memories_are_no_kinder(spec, message):
     with pytest.raises(ConfigError, match=message):
-        canonical(spec)
+        canonical_memory(spec)
 
 
 def test_one_thread_at_a_time_has_pythons_parser(monkeypatch):

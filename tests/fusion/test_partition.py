@@ -61,7 +61,7 @@ def test_with_few_states_it_is_between_a_bound_and_the_plainest_partitions(
 ) -> None:
     given = flow(3, 60, slowing, 1.0)
     best = given.done(best_partition(given))
-    for name in ("FEW", "LIMIT"):
+    for name in ("FEW_STATES", "MAX_STATES"):
         monkeypatch.setattr(partition, name, 1)
     found = given.done(best_partition(given))
     plain = min(given.done((60,)), given.done(range(1, 61)))

@@ -16,7 +16,7 @@ from atomo.errors import ConfigError
 from atomo.integrations.attachment import HookAttachment
 from atomo.integrations.options import HookOptions
 from atomo.integrations.recipe_coding import coding
-from atomo.memory import Memory, canonical, make_memory
+from atomo.memory import Memory, canonical_memory, make_memory
 
 SPECS = [
     "none", "residual", "residual(beta=0.9, gamma=0.5, units=update)", "dgc",
@@ -46,7 +46,7 @@ def steps(rank: int, network: nn.Module, optimizer: Any) -> None:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_memory_has_the_specification_that_makes_it(spec):
-    assert make_memory(spec).spec == canonical(spec)
+    assert make_memory(spec).spec == canonical_memory(spec)
 
 
 @pytest.mark.parametrize("spec", ["residual(beta=0.9)", "dgc(masking=False)", "dgc(clip=0.1)"])

@@ -155,4 +155,4 @@ def result(backend: Backend, words: Tensor, count: int) -> Tensor | None:
         (symbols,) = read(backend, [words], count)
     except ValueError:
         return None
-    return None if int(symbols[0]) == entropy.DAMAGED else symbols
+    return None if int(symbols[0]) == entropy.DAMAGED_STREAM else symbols

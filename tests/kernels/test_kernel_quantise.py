@@ -249,7 +249,7 @@ def test_a_code_that_saves_next_to_nothing_is_not_sent(kept, coded):
 def test_every_code_is_complete_and_short(counts):
     lengths = coder.code_lengths(np.array(counts + [0] * (256 - len(counts)), np.int64))
     used = lengths[lengths > 0]
-    assert used.max() <= coder.LONGEST
+    assert used.max() <= coder.MAX_CODE_BITS
     assert (2.0**-used).sum() == 1
     assert all(lengths[symbol] for symbol, count in enumerate(counts) if count)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Generator, Size, Tensor
 
 from atomo.codecs import Codec, make_codec
-from atomo.codecs.momentum import Momentum
+from atomo.codecs.momentum import MomentumState
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.memory import MomentumCorrection, Residual
 from atomo.memory.store import Store
@@ -76,7 +76,7 @@ def test_one_pass_does_what_its_steps_do(code, masking, nesterov):
     codec, found = make_codec(code), []
     for encode_momentum in (type(codec).encode_momentum, Codec.encode_momentum):
         velocity, kept, gradient = torch.randn(3, 50, 60, generator=Generator().manual_seed(1))
-        momentum = Momentum(velocity, 0.5, nesterov, masking)
+        momentum = MomentumState(velocity, 0.5, nesterov, masking)
         args = gradient, momentum, kept, Generator().manual_seed(2)
         sections = list(codec.sections(encode_momentum(codec, *args)))
         found.append([*sections, velocity, kept])

@@ -7,7 +7,7 @@ from torch import Generator, Size
 
 from atomo.codecs import make_codec
 from atomo.errors import ConfigError
-from atomo.memory import MEMORIES, canonical, kind_of, make_memory
+from atomo.memory import MEMORIES, canonical_memory, kind_of, make_memory
 from atomo.training.checkpoint import load
 
 LAYOUT = {"a": Size((40,))}
@@ -23,8 +23,8 @@ LAYOUT = {"a": Size((40,))}
     ],
 )
 def test_a_specification_has_one_spelling(spec, meant):
-    assert canonical(spec) == meant
-    assert canonical(meant) == meant
+    assert canonical_memory(spec) == meant
+    assert canonical_memory(meant) == meant
     assert isinstance(make_memory(spec), kind_of(meant))
 
 
@@ -46,7 +46,7 @@ def test_a_specification_has_one_spelling(spec, meant):
 )
 def test_what_is_wrong_is_named(spec, message):
     with pytest.raises(ConfigError, match=message):
-        canonical(spec)
+        canonical_memory(spec)
 
 
 def test_a_residual_leaks_and_weighs_only_where_it_is_told_to():

@@ -6,7 +6,7 @@ from typing import Any, TypeVar, overload
 import torch
 from torch import Tensor
 
-from atomo.api.description import Description, read
+from atomo.api.description import Description, parse_description
 from atomo.api.limits import MOST_BYTES, MOST_ENTRIES, Limits
 from atomo.api.validate import as_frame, as_frames, as_tensors, whole
 from atomo.codecs import Codec, Law
@@ -178,7 +178,7 @@ def opened(frame: Bytes, most_entries: int, most_bytes: int) -> Opened:
         raise FrameError("this frame does not stand alone: it belongs to a training step")
     entries, size = whole("most_entries", most_entries), whole("most_bytes", most_bytes)
     limits = Limits(entries, size, len(frame))
-    return read(read_description(frame)[0], limits.tensors), frame, limits
+    return parse_description(read_description(frame)[0], limits.tensors), frame, limits
 
 
 def fit(decoded: Tensor, about: Description, place: int) -> Tensor:

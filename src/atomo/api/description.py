@@ -14,7 +14,7 @@ from atomo.errors import ConfigError, FrameError
 from atomo.wire.cursor import Cursor, string, varint
 from atomo.wire.sections import DTYPES, MOST_DIMENSIONS
 
-__all__ = ["Description", "read", "write"]
+__all__ = ["Description", "parse_description", "write_description"]
 
 
 class Form(IntFlag):
@@ -47,7 +47,7 @@ class Description:
         )
 
 
-def write(about: Description) -> bytes:
+def write_description(about: Description) -> bytes:
     """Encodes a description."""
     bounded = Form.BOUNDED if about.dense_below is not None else Form(0)
     out = string(str(about.codec)) + bytes([bounded | Form(about.single)])
@@ -58,7 +58,7 @@ def write(about: Description) -> bytes:
     return out
 
 
-def read(cursor: Cursor, most_tensors: int) -> Description:
+def parse_description(cursor: Cursor, most_tensors: int) -> Description:
     """Decodes a description from untrusted bytes.
 
     Raises:

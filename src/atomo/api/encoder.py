@@ -7,7 +7,7 @@ from typing import Any, Final, final
 import torch
 from torch import Generator, Size, Tensor
 
-from atomo.api.description import Description, write
+from atomo.api.description import Description, write_description
 from atomo.api.encoding import announce_norm, description_of
 from atomo.api.scratch import ScratchTensor
 from atomo.api.validate import as_codec, as_compression, named, whole
@@ -156,7 +156,7 @@ class Encoder:
         """Returns the layout, made anew where tensors have changed."""
         about = description_of(self.codec, batch, single, self._dense_below)
         if self._plan is None or self._plan.about != about:
-            description = write(about)
+            description = write_description(about)
             shapes = (tensor.shape for tensor in batch)
             fields = [field for shape in shapes for field in about.coder(shape).fields(shape)]
             self._plan = FrameLayout(about, description, longest_head(description, fields))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Size, Tensor
 
-from atomo.api.description import Description, write
+from atomo.api.description import Description, write_description
 from atomo.api.validate import (
     as_codec,
     as_compression,
@@ -71,7 +71,7 @@ def encode(
     for place, gradient in enumerate(gradients):
         coder, layout = about.coder(gradient.shape), {str(place): gradient.shape}
         sections += coder.sections(encoded(coder, gradient, layout, kept, generator))
-    return pack_bytes(Header(Kind.TENSORS), sections, how, write(about))
+    return pack_bytes(Header(Kind.TENSORS), sections, how, write_description(about))
 
 
 def description_of(

@@ -13,14 +13,14 @@ from typing import Final, final
 import torch
 from torch import Size
 
-from atomo.codecs.cost import Cost
+from atomo.codecs.cost import DecodeCost
 from atomo.errors import FrameError
 
 __all__ = ["MOST_BYTES", "MOST_ENTRIES", "Limits"]
 
 MOST_ENTRIES: Final = 2**26  # 256 MiB of float32
 MOST_BYTES: Final = 2**30
-PER_TENSOR: Final = Cost(work=2**16, room=2**13)  # whatever its size
+PER_TENSOR: Final = DecodeCost(work=2**16, room=2**13)  # whatever its size
 WORK_PER_ENTRY: Final = 16  # visits, of each entry that the caller accepts
 WORK_PER_BYTE: Final = 2**12  # visits; 32 bits of places, and a block of cosines for each, are it
 
@@ -61,7 +61,7 @@ class Limits:
         decoded = sum(count * dtype.itemsize + PER_TENSOR.room for dtype, count in shapes)
         return self.within_bytes(decoded)
 
-    def check_costs(self, costs: Iterable[Cost], left: int) -> None:
+    def check_costs(self, costs: Iterable[DecodeCost], left: int) -> None:
         """Checks that decoding tensors of these costs, one after the other, stays within the
         limits.
         """

@@ -13,7 +13,7 @@ True
 from typing import TYPE_CHECKING, Any, Final
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.spec import parse
+from atomo.codecs.spec import parse_codec
 from atomo.tables import Table
 
 if TYPE_CHECKING:  # `__getattr__` imports each when it is asked for
@@ -84,7 +84,7 @@ def make_codec(spec: str) -> Codec[Any]:
     Raises:
         ConfigError: `spec` cannot be read, names no codec, or gives settings it does not take.
     """
-    return parse(spec, CODECS)
+    return parse_codec(spec, CODECS)
 
 
 if not TYPE_CHECKING:  # a checker would take any name for one that is there

@@ -24,9 +24,9 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 import torch
 from jaxtyping import Float
 
-from atomo.codecs.cost import BESIDE, VISITS, Cost
+from atomo.codecs.cost import BESIDE, VISITS, DecodeCost
 from atomo.codecs.laws import Field, Granularity, Law
-from atomo.codecs.momentum import Momentum
+from atomo.codecs.momentum import MomentumState
 from atomo.codecs.rows import RowGradient
 from atomo.codecs.settings import check_types
 from atomo.devices import to_device
@@ -193,14 +193,14 @@ class Codec(ABC, Generic[Payload]):
         for payload in payloads:
             self.add_decoded(payload, out, scale)
 
-    def cost(self, payload: Payload, shape: torch.Size) -> Cost:
+    def cost(self, payload: Payload, shape: torch.Size) -> DecodeCost:
         """Returns an upper bound on the cost of `decode`; arbitrary for a payload that is refused.
 
         Reads sizes and counts only, allocates nothing, and never raises. A codec that visits
         entries more often or needs more memory than most codecs overrides this method.
         """
         del payload
-        return Cost(VISITS * shape.numel(), BESIDE * shape.numel())
+        return DecodeCost(VISITS * shape.numel(), BESIDE * shape.numel())
 
     def encode_residual(
         self,
@@ -226,7 +226,7 @@ class Codec(ABC, Generic[Payload]):
     def encode_momentum(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        momentum: Momentum,
+        momentum: MomentumState,
         residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Payload:

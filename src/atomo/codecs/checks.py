@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from atomo.errors import CodecError, ConfigError, FrameFault
 from atomo.kernels.rice import NotIndices
 
-__all__ = ["as_codec_error", "check_finite", "check_known", "check_ratio"]
+__all__ = ["as_codec_error", "check_known", "check_ratio", "require_finite"]
 
 
 def check_known(codec: str, name: str, value: str, known: Iterable[str]) -> None:
@@ -21,7 +21,7 @@ def check_ratio(codec: str, ratio: float) -> None:
         raise ConfigError(f"{codec}: ratio must be above 0 and at most 1, got {ratio}")
 
 
-def check_finite(codec: str, finite: bool) -> None:
+def require_finite(codec: str, finite: bool) -> None:
     """Raises CodecError where what was made of a gradient is not `finite`."""
     if not finite:
         raise CodecError(f"{codec}: the gradient holds NaN or infinity")

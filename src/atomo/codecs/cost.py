@@ -7,7 +7,7 @@ from typing import Final, final
 
 import torch
 
-__all__ = ["BESIDE", "FUSED", "VISITS", "Cost", "number"]
+__all__ = ["BESIDE", "FUSED", "VISITS", "DecodeCost", "read_count"]
 
 VISITS: Final = 4  # of each entry, by the slowest of the usual decoders
 BESIDE: Final = 8  # bytes for each entry, by the usual decoder that needs most
@@ -16,7 +16,7 @@ FUSED: Final = 16  # multiply-adds of a matrix product in the time of a visit
 
 @final
 @dataclass(frozen=True)
-class Cost:
+class DecodeCost:
     """An upper bound on the work and the memory that decoding one payload takes."""
 
     work: int = 0
@@ -24,10 +24,10 @@ class Cost:
     room: int = 0
     """Bytes allocated on the way, beside the payload itself and the decoded gradient."""
 
-    def __add__(self, other: "Cost") -> Cost:
-        return Cost(self.work + other.work, self.room + other.room)
+    def __add__(self, other: "DecodeCost") -> DecodeCost:
+        return DecodeCost(self.work + other.work, self.room + other.room)
 
 
-def number(counts: torch.Tensor, place: int = 0) -> int:
+def read_count(counts: torch.Tensor, place: int = 0) -> int:
     """Returns a count that a payload claims; 0 if the count is absent or negative."""
     return max(0, int(counts[place])) if place < len(counts) else 0

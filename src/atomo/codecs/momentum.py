@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 
-__all__ = ["Momentum"]
+__all__ = ["MomentumState"]
 
 
 @dataclass(frozen=True)
-class Momentum:
+class MomentumState:
     """u = m u + g, by which what waits to be sent grows; Nesterov: u = m (u + g), and by u + g."""
 
     velocity: Float[torch.Tensor, "..."]

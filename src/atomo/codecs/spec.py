@@ -20,7 +20,7 @@ from atomo.codecs.base import Codec
 from atomo.errors import ConfigError
 from atomo.names import described, nearest, resolve
 
-__all__ = ["parse", "read_call"]
+__all__ = ["parse_codec", "read_call"]
 
 LONGEST: Final = 1000  # characters
 DEEPEST: Final = 8  # codecs within each other; each is decoded within the one around it
@@ -45,7 +45,7 @@ WORDS: Final = re.compile(
 )
 
 
-def parse(text: str, codecs: Mapping[str, type[Codec[Any]]]) -> Codec[Any]:
+def parse_codec(text: str, codecs: Mapping[str, type[Codec[Any]]]) -> Codec[Any]:
     """Builds the codec that `text` describes.
 
     Raises:

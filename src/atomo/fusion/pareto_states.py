@@ -1,9 +1,8 @@
-"""States of the flow shop after the first tensors are grouped, and the best ones with one group
-more.
+"""Pareto-optimal states of the flow shop after the first tensors are grouped.
 
-A state is when encoder, link and decoder are free, and by how much the backward pass is delayed. A
-machine that is free before anything can reach it may as well be free only then: states that differ
-in nothing else are the same, and of them one goes on.
+A state holds the times at which encoder, link and decoder are free, and the delay of the backward
+pass. A machine that is free before the next message can reach it counts as free from that moment
+only: states that differ in nothing else are then equal, and one of them is kept.
 """
 
 from typing import Final, final
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from atomo.kernels.jit import jit
 
-__all__ = ["States", "extended"]
+__all__ = ["ParetoStates", "extend_states"]
 
 Table = NDArray[np.float64]
 State = tuple[float, float, float, float]
@@ -22,8 +21,8 @@ COLUMNS: Final = 6  # a state, and the tensors and the row of the state that it 
 
 
 @final
-class States:
-    """The states that go on of each prefix of 0, 1, 2, ... tensors, one after another."""
+class ParetoStates:
+    """The kept states of each prefix of 0, 1, 2, ... tensors, in the order of the prefixes."""
 
     def __init__(self, tensors: int) -> None:
         self.values = np.zeros((64, COLUMNS))
@@ -31,13 +30,13 @@ class States:
         self.offsets[1] = 1  # nothing is sent, and all machines are free
         self._prefixes = 1
 
-    def add(self, found: Table) -> None:
+    def add(self, states: Table) -> None:
         """Adds the states of the next prefix."""
         begin = self.offsets[self._prefixes]
-        end = begin + len(found)
+        end = begin + len(states)
         while end > len(self.values):
             self.values = np.concatenate([self.values, np.zeros_like(self.values)])
-        self.values[begin:end] = found
+        self.values[begin:end] = states
         self._prefixes += 1
         self.offsets[self._prefixes] = end
 
@@ -56,7 +55,7 @@ class States:
 
 
 @jit
-def extended(
+def extend_states(
     states: Table,
     offsets: NDArray[np.int64],
     totals: Table,
@@ -67,57 +66,57 @@ def extended(
     least: Table,
     known: float,
 ) -> Table:
-    """States of the first `stop` tensors that none other is at least as good as in everything.
+    """Computes the Pareto-optimal states of the first `stop` tensors.
 
     Args:
         states: of all shorter prefixes, [m, 6].
-        offsets: where those of each prefix begin.
+        offsets: the first row of each prefix.
         totals: of encoding, sending and decoding of the first 0, 1, 2, ... tensors.
-        whole: when each gradient and all before it are there.
-        message: what a message takes beside.
-        slowing: as `Flow` has it.
+        whole: the time at which each gradient and all before it are ready.
+        message: the fixed cost of a message, for encoding, sending and decoding.
+        slowing: as in `Flow`.
         stop: from 1 to the number of tensors.
-        least: what the tensors from `stop` on take at least after each number of a state.
-        known: no state goes on from which all is decoded later.
+        least: lower bounds on the time of the tensors from `stop` on, one for each column.
+        known: the completion time of a known partition; states that must end later are dropped.
 
     Returns:
-        The states, and of each the tensors and the row of the state that it continues, [k, 6].
+        The states, with the number of tensors and the row of the state that each continues, [k, 6].
     """
-    found = np.empty((64, COLUMNS))
+    kept = np.empty((64, COLUMNS))
     size = 0
-    for start in range(stop - 1, -1, -1):  # short groups first: what beats others comes early
+    for start in range(stop - 1, -1, -1):  # short groups first: their states dominate most others
         encode, send, decode = message + totals[stop] - totals[start]
         for row in range(offsets[start], offsets[start + 1]):
             free = states[row, 0], states[row, 1], states[row, 2], states[row, 3]
-            state = after(free, encode, send, decode, whole[stop - 1], slowing)
-            state = awaiting(state, totals, whole, message, stop)
-            if too_late(state, least, known) or beaten(found, size, state):
+            state = append_message(free, encode, send, decode, whole[stop - 1], slowing)
+            state = earliest_starts(state, totals, whole, message, stop)
+            if is_too_late(state, least, known) or is_dominated(kept, size, state):
                 continue
-            size = without_worse(found, size, state)
-            if size == len(found):
-                found = np.concatenate((found, np.empty_like(found)))
-            found[size, 0], found[size, 1], found[size, 2], found[size, 3] = state
-            found[size, 4], found[size, 5] = start, row
+            size = remove_dominated(kept, size, state)
+            if size == len(kept):
+                kept = np.concatenate((kept, np.empty_like(kept)))
+            kept[size, 0], kept[size, 1], kept[size, 2], kept[size, 3] = state
+            kept[size, 4], kept[size, 5] = start, row
             size += 1
-    return found[:size].copy()
+    return kept[:size].copy()
 
 
 @jit
-def after(
+def append_message(
     state: State, encode: float, send: float, decode: float, ready: float, slowing: float
 ) -> State:
-    """Returns the states after one more message, as `Flow.done` computes it."""
+    """Returns the state after one more message, as `Flow.done` computes it."""
     encoded = max(state[0], ready + state[3]) + encode
     sent = max(state[1], encoded) + send
     return encoded, sent, max(state[2], sent) + decode, state[3] + slowing * encode
 
 
 @jit
-def awaiting(state: State, totals: Table, whole: Table, message: Table, stop: int) -> State:
-    """Returns the earliest time at which each machine can take the next message; for all tensors,
-    the end alone.
+def earliest_starts(state: State, totals: Table, whole: Table, message: Table, stop: int) -> State:
+    """Returns the earliest time at which each machine can take the next message; after the last
+    tensor, the completion time alone.
 
-    That one has tensor `stop` at least, and is encoded when that is there.
+    The next message has at least tensor `stop`, and is encoded once that gradient is ready.
     """
     if stop == len(whole):
         return 0.0, 0.0, state[2], 0.0
@@ -128,7 +127,7 @@ def awaiting(state: State, totals: Table, whole: Table, message: Table, stop: in
 
 
 @jit
-def too_late(state: State, least: Table, known: float) -> bool:
+def is_too_late(state: State, least: Table, known: float) -> bool:
     """Returns True if even the best continuation ends after `known`."""
     late: bool = (
         state[0] + least[0] > known
@@ -140,39 +139,39 @@ def too_late(state: State, least: Table, known: float) -> bool:
 
 
 @jit
-def beaten(found: Table, size: int, state: State) -> bool:
+def is_dominated(kept: Table, size: int, state: State) -> bool:
     """Returns True if one of the first `size` states is at least as good in everything; that state
     then moves ahead.
     """
     for row in range(size):
         if (
-            found[row, 0] <= state[0]
-            and found[row, 1] <= state[1]
-            and found[row, 2] <= state[2]
-            and found[row, 3] <= state[3]
+            kept[row, 0] <= state[0]
+            and kept[row, 1] <= state[1]
+            and kept[row, 2] <= state[2]
+            and kept[row, 3] <= state[3]
         ):
-            ahead = row // 2  # it will beat others as well
+            ahead = row // 2  # it is likely to dominate others too
             for column in range(COLUMNS):
-                moved = found[row, column]
-                found[row, column] = found[ahead, column]
-                found[ahead, column] = moved
+                moved = kept[row, column]
+                kept[row, column] = kept[ahead, column]
+                kept[ahead, column] = moved
             return True
     return False
 
 
 @jit
-def without_worse(found: Table, size: int, state: State) -> int:
-    """Takes away those that the state is at least as good as; how many are left."""
+def remove_dominated(kept: Table, size: int, state: State) -> int:
+    """Removes the states that `state` dominates, and returns the number of states left."""
     left = 0
     for row in range(size):
         if not (
-            state[0] <= found[row, 0]
-            and state[1] <= found[row, 1]
-            and state[2] <= found[row, 2]
-            and state[3] <= found[row, 3]
+            state[0] <= kept[row, 0]
+            and state[1] <= kept[row, 1]
+            and state[2] <= kept[row, 2]
+            and state[3] <= kept[row, 3]
         ):
             if left < row:
                 for column in range(COLUMNS):
-                    found[left, column] = found[row, column]
+                    kept[left, column] = kept[row, column]
             left += 1
     return left

@@ -31,7 +31,7 @@ from atomo.integrations.own_memory import check_fresh, take
 from atomo.memory import (
     Memory,
     NoMemory,
-    canonical,
+    canonical_memory,
     check_fits,
     default_memory,
     kind_of,
@@ -118,12 +118,12 @@ class HookOptions:
         if isinstance(self.memory, Memory):
             return self.memory.spec
         if self.memory != "auto":
-            return canonical(self.memory)
+            return canonical_memory(self.memory)
         named = self.spec.named
         own = None if named is None else named.default_memory(self.momentum)
         if self.phases:
-            return canonical(own or needed_memory(self.codecs, GATHERS, self.momentum))
-        return canonical(own or default_memory(self.codec, self.momentum))
+            return canonical_memory(own or needed_memory(self.codecs, GATHERS, self.momentum))
+        return canonical_memory(own or default_memory(self.codec, self.momentum))
 
     @property
     def memory_kind(self) -> type[Memory]:

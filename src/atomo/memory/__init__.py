@@ -27,7 +27,7 @@ __all__ = [
     "MomentumCorrection",
     "NoMemory",
     "Residual",
-    "canonical",
+    "canonical_memory",
     "check_fits",
     "default_memory",
     "kind_of",
@@ -130,7 +130,7 @@ def kind_of(memory: str | Memory) -> type[Memory]:
     return type(memory) if isinstance(memory, Memory) else read_memory(memory)[0]
 
 
-def canonical(spec: str) -> str:
+def canonical_memory(spec: str) -> str:
     """Returns a specification in Atomo's own spelling.
 
     >>> canonical("Residual(beta=0.9, gamma=1)")

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs import Codec, Law
-from atomo.codecs.momentum import Momentum
+from atomo.codecs.momentum import MomentumState
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.memory.base import Layout, Memory
 from atomo.memory.store import Store
@@ -115,7 +115,7 @@ class MomentumCorrection(Memory):
         if not self._momentum:  # u is g, of which nothing is to be kept
             return self._encode_rest(codec, gradient, layout, generator)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
-        momentum = Momentum(velocity, self._momentum, self._nesterov, self._masking)
+        momentum = MomentumState(velocity, self._momentum, self._nesterov, self._masking)
         # A dense part leaves nothing for v: it gets m u + g at once, and whatever was taken back.
         if Law.LOSSLESS in codec.laws:
             grown = gradient.copy_(momentum.grow(gradient))
@@ -165,7 +165,7 @@ class MomentumCorrection(Memory):
         if not self._momentum:
             return unsent.add_(gradient)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
-        momentum = Momentum(velocity, self._momentum, self._nesterov, self._masking)
+        momentum = MomentumState(velocity, self._momentum, self._nesterov, self._masking)
         grown = momentum.grow(gradient)
         in_time = momentum.in_time(grown, unsent) if self._masking else velocity
         unsent.add_(grown)

@@ -7,7 +7,7 @@ import torch
 from torch import Generator
 
 from atomo.codecs import Codec
-from atomo.codecs.momentum import Momentum
+from atomo.codecs.momentum import MomentumState
 
 __all__ = ["compile_kernels"]
 
@@ -22,5 +22,5 @@ def compile_kernels(codecs: Iterable[Codec[Any]]) -> None:
         kept = torch.zeros(SHAPE)
         codec.add_decoded(codec.encode(gradient, generator), kept.clone())
         codec.encode_residual(gradient, kept, generator)
-        momentum = Momentum(torch.zeros(SHAPE), 0.9, nesterov=False, masking=True)
+        momentum = MomentumState(torch.zeros(SHAPE), 0.9, nesterov=False, masking=True)
         codec.encode_momentum(gradient.clone(), momentum, kept, generator)

@@ -46,7 +46,7 @@ class Sections:
             table = frame[FIXED.size : FIXED.size + self._room]
             head[: table.size] = table
         sizes = np.array([frame.size for frame in frames])
-        found = tables.find(heads, sizes, self._expected, FIXED.size, MOST_GAIN)
+        found = tables.find_sections(heads, sizes, self._expected, FIXED.size, MOST_GAIN)
         rows = zip(
             found.starts.tolist(), found.stored.tolist(), found.compressed.tolist(),
             found.sides.tolist(), strict=True,

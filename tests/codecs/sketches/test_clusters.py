@@ -77,7 +77,7 @@ def test_lss_keeps_the_sum_of_each_bucket_and_mixes_no_signs():
 
 def test_an_entry_goes_to_the_nearest_centre_of_its_sign():
     gradient = heavy(5000)
-    model = lss_model.train(gradient, 8, seeded())
+    model = lss_model.train_clusters(gradient, 8, seeded())
     ids = torch.bucketize(gradient, model.thresholds, right=True)
     for value, one in zip(gradient.tolist()[:500], ids.tolist()[:500], strict=True):
         same = [c for c in model.centres.tolist() if c * value > 0]
@@ -115,7 +115,7 @@ def test_k_means_plus_plus_draws_by_squared_distance():
 
 @pytest.mark.parametrize("share", ["entropy", "centre", "density"])
 def test_buckets_are_shared_as_the_setting_says(share):
-    model = lss_model.train(heavy(20_000), 4, seeded())
+    model = lss_model.train_clusters(heavy(20_000), 4, seeded())
     sizes = lss_model.share_buckets(model, 1000, share).tolist()
     weights = model.entropies.double()
     weights *= 1 if share == "entropy" else model.centres.double().abs()
@@ -157,7 +157,7 @@ class MinMaxSketch:
 @pytest.mark.parametrize("share", [0.2, 1.0, 4.0])
 def test_the_sketch_is_that_of_the_paper(n, share):
     values, seed = heavy(n), 0x1234_0000_5678
-    table, _ = sketchml.train(values)
+    table, _ = sketchml.train_buckets(values)
     halves = (values.view(torch.int32).long() & 0xFFFFFFFF) >> 16
     known = table.view(torch.int16).long()[halves] & 0xFFFF
     groups, numbers = (known >> 8).tolist(), (known & 255).tolist()
@@ -165,7 +165,7 @@ def test_the_sketch_is_that_of_the_paper(n, share):
     for i, number in enumerate(numbers):
         reference.insert(i, number)
     # Each bucket decodes to its own number, which shows the bucket that was read.
-    means = torch.arange(quantiles.BUCKETS, dtype=torch.float32)
+    means = torch.arange(quantiles.SKETCH_BUCKETS, dtype=torch.float32)
     rest, out = torch.zeros(n), torch.zeros(n)
     packed, cells = quantiles.sketch(values, table, share, seed, means, rest)
     assert len(cells) == 2 * sum(reference.widths.values())
@@ -181,7 +181,7 @@ def test_a_block_may_have_as_many_cells_as_there_can_be():
     table[0x4000:0x8000] = 15 * 256 + 7  # magnitudes from 2 on
     values = torch.ones(8192)
     values[5000] = 3.0
-    means = torch.arange(quantiles.BUCKETS, dtype=torch.float32)
+    means = torch.arange(quantiles.SKETCH_BUCKETS, dtype=torch.float32)
     packed, cells = quantiles.sketch(values, table, 4.0, 1, means)
     assert len(cells) == 2 * (4 * 8191 + 4)
     out = torch.zeros(8192)
@@ -207,7 +207,7 @@ def test_sketchml_turns_no_sign_and_reads_nothing_above_its_bucket():
     gradient = heavy(50_000)
     decoded = roundtrip(SketchML(), gradient)
     assert decoded.sign().equal(gradient.sign())
-    table, means = sketchml.train(gradient)
+    table, means = sketchml.train_buckets(gradient)
     halves = (gradient.view(torch.int32).long() & 0xFFFFFFFF) >> 16
     known = table.long()[halves]
     own = means[(known >> 8) * 32 + (known & 255)]
@@ -220,12 +220,12 @@ def test_sketchml_turns_no_sign_and_reads_nothing_above_its_bucket():
 
 def test_quantile_buckets_are_about_equally_full():
     gradient = normal(400_000)
-    table, _ = sketchml.train(gradient)
+    table, _ = sketchml.train_buckets(gradient)
     halves = (gradient.view(torch.int32).long() & 0xFFFFFFFF) >> 16
     known = table.long()[halves]
-    full = torch.bincount((known >> 8) * 32 + (known & 255), minlength=quantiles.BUCKETS)
+    full = torch.bincount((known >> 8) * 32 + (known & 255), minlength=quantiles.SKETCH_BUCKETS)
     # Ends are rounded to 2^-7, which is a few buckets where the entries are dense.
-    assert int(full.max()) < 12 * 400_000 // quantiles.BUCKETS
+    assert int(full.max()) < 12 * 400_000 // quantiles.SKETCH_BUCKETS
     groups = full.view(16, 32).sum(1)
     assert int(groups.min()) > 0.8 * 400_000 / 16
     assert int(groups.max()) < 1.2 * 400_000 / 16

@@ -40,7 +40,7 @@ def ids_of(packed: Tensor, entries: int) -> list[int]:
 
 def places(payload: lss.Means, entries: int) -> list[tuple[int, int]]:
     """Computes cluster and bucket of each entry, as a receiver does."""
-    packed = entropy.decompress(payload.words, clusters.symbol_count(entries))
+    packed = entropy.decompress(payload.words, clusters.packed_bytes(entries))
     seed, sizes = int(payload.seed), payload.sizes.tolist()
     return [(c, hashed(i, seed, sizes[c])) for i, c in enumerate(ids_of(packed, entries))]
 
@@ -124,7 +124,7 @@ def test_a_frame_is_read_without_the_sender_s_settings():
 def test_the_clusters_cost_about_their_entropy():
     gradient, codec = heavy(200_000), make_codec("lss")
     payload = codec.encode(gradient, seeded(0))
-    packed = entropy.decompress(payload.words, clusters.symbol_count(200_000))
+    packed = entropy.decompress(payload.words, clusters.packed_bytes(200_000))
     counts = torch.tensor(ids_of(packed, 200_000)).bincount().double()
     p = counts[counts > 0] / counts.sum()
     assert 32 * len(payload.words) / 200_000 <= 1.05 * float(-(p * p.log2()).sum())

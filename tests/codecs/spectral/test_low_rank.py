@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from atomo.codecs import make_codec
 from atomo.codecs.spectral import spectrum
-from atomo.codecs.spectral.low_rank import MOST_RANK, ROUNDING, low_rank
+from atomo.codecs.spectral.low_rank import MOST_RANK, ROUNDING, decompose_low_rank
 from atomo.codecs.spectral.spectrum import decompose
 from atomo.errors import CodecError
 
@@ -24,10 +24,10 @@ def found(monkeypatch):
     answers = []
 
     def watched(matrix: Tensor, generator: Generator) -> object:
-        answers.append(low_rank(matrix, generator))
+        answers.append(decompose_low_rank(matrix, generator))
         return answers[-1]
 
-    monkeypatch.setattr(spectrum, "low_rank", watched)
+    monkeypatch.setattr(spectrum, "decompose_low_rank", watched)
     return lambda: [answer is not None for answer in answers]
 
 
@@ -72,14 +72,14 @@ def planted(size: float) -> Tensor:
     ids=["full", "beyond the most", "noise", "rounding", "half of it", "few columns"],
 )
 def test_what_is_not_of_low_rank_is_told(matrix, low):
-    assert (low_rank(matrix, seeded(0)) is not None) == low
+    assert (decompose_low_rank(matrix, seeded(0)) is not None) == low
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-2, 1e-4, 3e-5])
 def test_what_the_sample_does_not_see_the_combinations_do(size):
     """Checks that the spare combinations include the entry, or that the last of them notices it."""
     matrix = planted(size)
-    found = low_rank(matrix, seeded(0))
+    found = decompose_low_rank(matrix, seeded(0))
     if found is not None:
         _, basis = found
         wide = matrix.double()
@@ -90,7 +90,7 @@ def test_many_hidden_directions_are_noticed():
     matrix = layer(20)
     unseen = torch.arange(1, 299, 2)  # the sample takes every second column
     matrix[5::10, unseen] += normal(70, len(unseen), seed=5) * 1e-3
-    assert low_rank(matrix, seeded(0)) is None
+    assert decompose_low_rank(matrix, seeded(0)) is None
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1e30])
@@ -140,11 +140,15 @@ def least_variance_chances(sizes: Tensor, budget: float) -> Tensor:
 def test_the_largest_atoms_of_what_a_memory_adds_up_are_found_without_the_whole_spectrum(
     shape, monkeypatch
 ):
-    """Checks a residual, whose rank outgrows `low_rank`; the whole spectrum took many times as
-    long."""
+    """Checks a residual, whose rank is too high for `decompose_low_rank`.
+
+    The whole spectrum took many times as long.
+    """
     gradient = sum(layer(32, *shape) * weight for weight in (1.0, 0.5)) + normal(*shape, seed=3)
     sizes = torch.linalg.svdvals(gradient)
-    monkeypatch.setattr(spectrum, "low_rank", lambda *_: pytest.fail("the whole spectrum"))
+    monkeypatch.setattr(
+        spectrum, "decompose_low_rank", lambda *_: pytest.fail("the whole spectrum")
+    )
     monkeypatch.setattr(spectrum, "exact", lambda *_: pytest.fail("the whole spectrum"))
     codec = make_codec("svd(rank=4, selection=top)")
     sent = codec.decode(codec.encode(gradient, seeded(0)), gradient.shape)

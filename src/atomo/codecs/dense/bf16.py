@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.checks import check_finite
+from atomo.codecs.checks import require_finite
 from atomo.codecs.flat import flat
 from atomo.devices import to_device
 from atomo.errors import CodecError
@@ -63,7 +63,7 @@ class BFloat16(Codec[Rounded]):
 
     def fitting(self, values: torch.Tensor, peak: float) -> Rounded:
         """Returns the payload after a check that its largest entry does not round to infinity."""
-        check_finite(self.id, math.isfinite(peak))
+        require_finite(self.id, math.isfinite(peak))
         if peak > torch.finfo(torch.bfloat16).max:
             raise CodecError(f"bf16: {peak:g} would round to infinity")
         return Rounded(values)

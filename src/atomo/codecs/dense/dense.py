@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.cost import Cost
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.flat import flat
 from atomo.devices import to_device
 from atomo.errors import CodecError
@@ -65,8 +65,8 @@ class Dense(Codec[Entries]):
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return (Field(torch.float32, (shape.numel(),)),)
 
-    def cost(self, payload: Entries, shape: torch.Size) -> Cost:
-        return Cost(shape.numel())
+    def cost(self, payload: Entries, shape: torch.Size) -> DecodeCost:
+        return DecodeCost(shape.numel())
 
     def add_decoded(
         self, payload: Entries, out: Float[torch.Tensor, "..."], scale: float = 1.0

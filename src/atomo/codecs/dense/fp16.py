@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.checks import check_finite
+from atomo.codecs.checks import require_finite
 from atomo.codecs.flat import flat
 from atomo.devices import to_device
 from atomo.errors import CodecError
@@ -64,7 +64,7 @@ class Float16(Codec[Scaled]):
         entries = flat(gradient, self.id)
         scale = guessed_scale(entries, None)
         values, peak = cast.to_half(entries, scale)
-        check_finite(self.id, math.isfinite(peak))
+        require_finite(self.id, math.isfinite(peak))
         if not reaches(peak, scale):
             scale = power_of_two_below(peak)
             values, _ = cast.to_half(entries, scale)
@@ -81,7 +81,7 @@ class Float16(Codec[Scaled]):
         entries, added = flat(residual, self.id), flat(gradient, self.id)
         scale = guessed_scale(entries, added)
         values, peak = cast.add_to_half(entries, added, scale)
-        check_finite(self.id, math.isfinite(peak))
+        require_finite(self.id, math.isfinite(peak))
         payload = Scaled(values, torch.tensor([scale]))
         if not reaches(peak, scale):
             self.add_decoded(payload, residual)  # takes it back

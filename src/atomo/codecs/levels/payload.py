@@ -16,11 +16,19 @@ import torch
 from jaxtyping import Float, Int16, Int32, UInt8
 
 from atomo.codecs.base import Field
-from atomo.codecs.cost import Cost
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.seeds import draw_seed
 from atomo.kernels import entropy, quantise
 
-__all__ = ["CODINGS", "TAIL", "Levels", "add_levels", "level_cost", "level_fields", "to_levels"]
+__all__ = [
+    "CODINGS",
+    "TAIL",
+    "Levels",
+    "add_level_payloads",
+    "level_cost",
+    "level_fields",
+    "to_levels",
+]
 
 CODINGS: Final = ("entropy", "packed")
 CHECKED: Final = 12  # bytes that an escaped level takes while it is checked
@@ -89,12 +97,12 @@ def level_fields(entries: int, buckets: int) -> tuple[Field, ...]:
     )
 
 
-def level_cost(payload: Levels) -> Cost:
+def level_cost(payload: Levels) -> DecodeCost:
     """Returns the cost of checking the escaped levels, above the usual cost."""
-    return Cost(len(payload.escapes), CHECKED * len(payload.escapes))
+    return DecodeCost(len(payload.escapes), CHECKED * len(payload.escapes))
 
 
-def add_levels(
+def add_level_payloads(
     payloads: Sequence[Levels], bucket: int, most: int, out: Float[torch.Tensor, " n"], scale: float
 ) -> None:
     """Adds `scale` times the decoded entries of each to `out`, one after the other, in place.

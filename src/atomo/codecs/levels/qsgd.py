@@ -23,13 +23,13 @@ from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import as_codec_error, check_known
-from atomo.codecs.cost import Cost
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.levels.payload import (
     CODINGS,
     TAIL,
     Levels,
-    add_levels,
+    add_level_payloads,
     level_cost,
     level_fields,
     to_levels,
@@ -123,7 +123,7 @@ class QSGD(Codec[Levels]):
         entries = shape.numel()
         return level_fields(entries, -(-entries // max(1, self.bucket(entries))))
 
-    def cost(self, payload: Levels, shape: torch.Size) -> Cost:
+    def cost(self, payload: Levels, shape: torch.Size) -> DecodeCost:
         return super().cost(payload, shape) + level_cost(payload)
 
     def add_decoded(
@@ -136,4 +136,4 @@ class QSGD(Codec[Levels]):
     ) -> None:
         bucket = self.bucket(out.numel())
         with adding_to(out, self.id) as entries:
-            add_levels(payloads, bucket, self.most, entries, scale)
+            add_level_payloads(payloads, bucket, self.most, entries, scale)

@@ -21,13 +21,13 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.checks import check_finite, check_known
-from atomo.codecs.cost import Cost
+from atomo.codecs.checks import check_known, require_finite
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.levels.payload import (
     CODINGS,
     Levels,
-    add_levels,
+    add_level_payloads,
     level_cost,
     level_fields,
     to_levels,
@@ -103,7 +103,7 @@ class TernGrad(Codec[Levels]):
         """Returns m: the largest magnitude after clipping."""
         values = flat(gradient, self.id)
         largest, squares = quantise.moments(values)
-        check_finite(self.id, math.isfinite(squares))
+        require_finite(self.id, math.isfinite(squares))
         if not self.clip:
             return largest
         return min(largest, self.clip * math.sqrt(squares / len(values)))
@@ -115,7 +115,7 @@ class TernGrad(Codec[Levels]):
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return level_fields(shape.numel(), 1)
 
-    def cost(self, payload: Levels, shape: torch.Size) -> Cost:
+    def cost(self, payload: Levels, shape: torch.Size) -> DecodeCost:
         return super().cost(payload, shape) + level_cost(payload)
 
     def add_decoded(
@@ -127,4 +127,4 @@ class TernGrad(Codec[Levels]):
         self, payloads: Sequence[Levels], out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         with adding_to(out, self.id) as entries:
-            add_levels(payloads, len(entries), 1, entries, scale)
+            add_level_payloads(payloads, len(entries), 1, entries, scale)

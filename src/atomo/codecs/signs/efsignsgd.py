@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.checks import check_finite
+from atomo.codecs.checks import require_finite
 from atomo.codecs.flat import adding_to, flat
-from atomo.codecs.signs.payload import Signs, add_signs, scale_of, sign_fields
+from atomo.codecs.signs.payload import Signs, add_sign_payload, scale_of, sign_fields
 from atomo.kernels import sign
 
 __all__ = ["EFSignSGD"]
@@ -65,7 +65,7 @@ class EFSignSGD(Codec[Signs]):
     ) -> Signs:
         """Adds `added` to `values`, in place, and returns the payload of the sum."""
         words, positive, negative, _ = sign.add_pack_sum(values, added)
-        check_finite(self.id, math.isfinite(positive - negative))
+        require_finite(self.id, math.isfinite(positive - negative))
         mean = (positive - negative) / len(values)
         return Signs(words, torch.tensor([mean]))
 
@@ -82,4 +82,4 @@ class EFSignSGD(Codec[Signs]):
     ) -> None:
         units = [scale * scale_of(payload, self.id) for payload in payloads]
         with adding_to(out, self.id) as entries:
-            add_signs(payloads, units, entries)
+            add_sign_payload(payloads, units, entries)

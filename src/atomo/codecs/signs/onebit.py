@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int32
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.checks import check_finite, check_known
+from atomo.codecs.checks import check_known, require_finite
 from atomo.codecs.flat import adding_to, flat
 from atomo.kernels import sign
 
@@ -89,7 +89,7 @@ class OneBit(Codec[Halves]):
     ) -> Halves:
         """Adds `added` to `values`, in place, and returns the payload of the sum."""
         words, means = sign.add_pack_means(values, added, row)
-        check_finite(self.id, bool(means.isfinite().all()))
+        require_finite(self.id, bool(means.isfinite().all()))
         return Halves(words, means)
 
     def row(self, shape: torch.Size) -> int:

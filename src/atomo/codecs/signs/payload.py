@@ -12,7 +12,7 @@ from atomo.codecs.base import Field
 from atomo.errors import CodecError
 from atomo.kernels import sign
 
-__all__ = ["Signs", "add_signs", "scale_of", "sign_fields"]
+__all__ = ["Signs", "add_sign_payload", "scale_of", "sign_fields"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def scale_of(payload: Signs, codec: str) -> float:
     return float(payload.scale)
 
 
-def add_signs(
+def add_sign_payload(
     payloads: Sequence[Signs], units: Sequence[float], out: Float[torch.Tensor, " n"]
 ) -> None:
     """Adds the signs of each times its unit to `out`, one after the other, in place.

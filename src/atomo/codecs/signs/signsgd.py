@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.flat import adding_to, flat
-from atomo.codecs.signs.payload import Signs, add_signs, scale_of, sign_fields
+from atomo.codecs.signs.payload import Signs, add_sign_payload, scale_of, sign_fields
 from atomo.errors import CodecError
 from atomo.kernels import sign
 
@@ -66,7 +66,7 @@ class Voting(Codec[Signs]):
             if one not in (0.0, 1.0):
                 raise CodecError(f"{self.id}: scale {one}; 0 or 1 is expected")
         with adding_to(out, self.id) as entries:
-            add_signs(payloads, [scale * one for one in scales], entries)
+            add_sign_payload(payloads, [scale * one for one in scales], entries)
 
     def finish(self, mean: Float[torch.Tensor, "..."]) -> None:
         """Replaces the mean by the majority: its sign, or 0 on a tie, which rounding must not

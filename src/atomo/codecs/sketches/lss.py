@@ -21,10 +21,10 @@ import torch
 from jaxtyping import Float, Int32, Int64, UInt8
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.checks import check_finite, check_known
+from atomo.codecs.checks import check_known, require_finite
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.seeds import draw_seed
-from atomo.codecs.sketches.lss_model import SIDES, sample, share_buckets, train
+from atomo.codecs.sketches.lss_model import SIDES, sample, share_buckets, train_clusters
 from atomo.errors import ConfigError
 from atomo.kernels import clusters, entropy
 
@@ -105,21 +105,21 @@ class LSS(Codec[Means]):
     ) -> tuple[Means, UInt8[torch.Tensor, " symbols"]]:
         """Returns the payload, and the clusters before entropy coding."""
         seed = draw_seed(generator)
-        model = train(sample(values, generator), self.clusters, generator)
+        model = train_clusters(sample(values, generator), self.clusters, generator)
         sizes = share_buckets(model, min(self.buckets, len(values)), self.share)
         packed = clusters.assign(values, model.thresholds)
         means = clusters.mean_of_buckets(values, packed, sizes, seed)
-        check_finite(self.id, bool(means.isfinite().all()))
+        require_finite(self.id, bool(means.isfinite().all()))
         words = entropy.compress(packed)
         return Means(torch.tensor([seed]), sizes.int(), words, means), packed
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
-        words = clusters.symbol_count(entries) // 4 + 1 + entropy.OVERHEAD
-        buckets = min(self.buckets, entries) + clusters.MOST
+        words = clusters.packed_bytes(entries) // 4 + 1 + entropy.OVERHEAD
+        buckets = min(self.buckets, entries) + clusters.MAX_CLUSTERS
         return (
             Field(torch.int64, (1,)),
-            Field(torch.int32, (clusters.MOST,)),
+            Field(torch.int32, (clusters.MAX_CLUSTERS,)),
             Field(torch.int32, (words,)),
             Field(torch.float32, (buckets,)),
         )
@@ -130,7 +130,7 @@ class LSS(Codec[Means]):
         with adding_to(out, self.id) as entries:
             if len(payload.seed) != 1:
                 raise ValueError(f"{len(payload.seed)} seeds; one is expected")
-            packed = entropy.decompress(payload.words, clusters.symbol_count(len(entries)))
+            packed = entropy.decompress(payload.words, clusters.packed_bytes(len(entries)))
             sizes, seed = payload.sizes.cpu().long(), int(payload.seed)
             clusters.add_means(
                 packed.to(entries.device), sizes, seed, payload.means, entries, scale

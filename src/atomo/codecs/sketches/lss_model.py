@@ -19,12 +19,12 @@ from jaxtyping import Float, Int64
 from atomo.codecs.seeds import draw_seed
 from atomo.kernels import clusters
 
-__all__ = ["SIDES", "Clusters", "centres", "sample", "share_buckets", "train"]
+__all__ = ["SIDES", "Clusters", "centres", "sample", "share_buckets", "train_clusters"]
 
 SAMPLED: Final = 100_000  # entries, as published
 RUN: Final = 16  # sampled entries that lie together: a line of the cache
 OUTLIERS: Final = 0.95  # quantile of the magnitudes of a sign
-SIDES: Final = clusters.MOST // 2  # clusters of a sign, at most
+SIDES: Final = clusters.MAX_CLUSTERS // 2  # clusters of a sign, at most
 PASSES: Final = 20  # of Lloyd's algorithm; more => closer to a local optimum
 BINS: Final = 64  # of the histogram whose entropy a cluster has
 
@@ -55,7 +55,9 @@ def sample(
     return values[places.to(values.device)].cpu()
 
 
-def train(sampled: Float[torch.Tensor, " s"], count: int, generator: torch.Generator) -> Clusters:
+def train_clusters(
+    sampled: Float[torch.Tensor, " s"], count: int, generator: torch.Generator
+) -> Clusters:
     """Trains the clusters on a sample, `count` for each sign."""
     finite = torch.from_numpy(np.sort(sampled[sampled.isfinite()].numpy()))  # faster than torch's
     draws = torch.Generator().manual_seed(draw_seed(generator))  # the sample is always on the CPU
@@ -64,7 +66,7 @@ def train(sampled: Float[torch.Tensor, " s"], count: int, generator: torch.Gener
     positive = centres(finite[above:], count, draws)
     negative = centres(-finite[:below].flip(0), count, draws)
     thresholds = thresholds_between(negative, positive)
-    found = torch.zeros(clusters.MOST)
+    found = torch.zeros(clusters.MAX_CLUSTERS)
     found[SIDES : SIDES + len(positive)] = positive
     found[SIDES - len(negative) : SIDES] = -negative.flip(0)
     ends = [0, *torch.searchsorted(finite, thresholds).tolist(), len(finite)]
@@ -85,7 +87,7 @@ def thresholds_between(
     Clusters lie by value, the negative ones first. Those that are not used lie outermost, behind
     infinite thresholds.
     """
-    thresholds = torch.full((clusters.MOST - 1,), math.inf)
+    thresholds = torch.full((clusters.MAX_CLUSTERS - 1,), math.inf)
     thresholds[:SIDES] = -math.inf
     thresholds[SIDES - 1] = 0.0
     between = (positive[1:] + positive[:-1]) / 2
@@ -179,5 +181,5 @@ def share_buckets(model: Clusters, buckets: int, share: str) -> Int64[torch.Tens
         weights = weights * model.shares.double()
     total = float(weights.sum())
     if not 0 < total < math.inf:
-        return torch.ones(clusters.MOST, dtype=torch.int64)
+        return torch.ones(clusters.MAX_CLUSTERS, dtype=torch.int64)
     return (weights * (buckets / total)).long().clamp_min(1)

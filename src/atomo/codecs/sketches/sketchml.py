@@ -23,22 +23,22 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int16, Int32, Int64, UInt8
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.checks import check_finite
-from atomo.codecs.cost import VISITS, Cost, number
+from atomo.codecs.checks import require_finite
+from atomo.codecs.cost import VISITS, DecodeCost, read_count
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.seeds import draw_seed
 from atomo.errors import ConfigError
 from atomo.kernels import entropy, quantiles, rice
-from atomo.kernels.clusters import symbol_count
+from atomo.kernels.clusters import packed_bytes
 
-__all__ = ["SketchML", "train"]
+__all__ = ["SketchML", "train_buckets"]
 
 SIGN: Final = quantiles.HALVES // 2  # halves from here on are those of negative numbers
 INFINITE: Final = 0x7F80  # the upper half of infinity
 SMALLEST: Final = 2.0**-133  # with an upper half that is not zero
 GATHERED: Final = 8  # bytes an entry, where some are zero
 FIXED: Final = 2**19  # visits, and bytes: tables of a block, however few entries there are
-QUANTILES: Final = quantiles.BUCKETS // 2  # of either sign
+QUANTILES: Final = quantiles.SKETCH_BUCKETS // 2  # of either sign
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class SketchML(Codec[Sketched]):
         """
         chosen, places = nonzero(values)
         held = values if chosen is None else values[chosen]
-        table, means = train(held)
+        table, means = train_buckets(held)
         head = torch.tensor([len(held), seed])
         if not len(held):
             none = torch.empty(0, dtype=torch.int32)
@@ -130,7 +130,7 @@ class SketchML(Codec[Sketched]):
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
-        symbols = symbol_count(entries) // 4 + 1 + entropy.OVERHEAD
+        symbols = packed_bytes(entries) // 4 + 1 + entropy.OVERHEAD
         cells = quantiles.most_cells(entries, self.cells) // 4 + 1 + entropy.OVERHEAD
         return (
             Field(torch.int64, (2,)),
@@ -138,15 +138,17 @@ class SketchML(Codec[Sketched]):
             Field(torch.int32, (symbols,)),
             Field(torch.int32, (cells,)),
             Field(torch.int64, (1,)),
-            Field(torch.float32, (quantiles.BUCKETS,)),
+            Field(torch.float32, (quantiles.SKETCH_BUCKETS,)),
         )
 
-    def cost(self, payload: Sketched, shape: torch.Size) -> Cost:
+    def cost(self, payload: Sketched, shape: torch.Size) -> DecodeCost:
         entries = shape.numel()
-        block = Cost(FIXED, FIXED)
-        if number(payload.head) == entries:  # no entry is zero: nothing is gathered
+        block = DecodeCost(FIXED, FIXED)
+        if read_count(payload.head) == entries:  # no entry is zero: nothing is gathered
             return super().cost(payload, shape) + block
-        return super().cost(payload, shape) + Cost(VISITS * entries, GATHERED * entries) + block
+        return (
+            super().cost(payload, shape) + DecodeCost(VISITS * entries, GATHERED * entries) + block
+        )
 
     def add_decoded(
         self, payload: Sketched, out: Float[torch.Tensor, "..."], scale: float = 1.0
@@ -177,7 +179,7 @@ class SketchML(Codec[Sketched]):
         if not 0 < cells <= most:
             raise ValueError(f"{cells} cells for {count} entries; at most {most}")
         quantiles.add_sketched(
-            entropy.decompress(payload.groups, symbol_count(count)),
+            entropy.decompress(payload.groups, packed_bytes(count)),
             entropy.decompress(payload.cells, cells),
             self.cells,
             int(payload.head[1]),
@@ -197,7 +199,7 @@ def nonzero(
         CodecError: NaN or infinity was found.
     """
     least, greatest = quantiles.extremes(values)
-    check_finite("sketchml", greatest < INFINITE)
+    require_finite("sketchml", greatest < INFINITE)
     if least:
         return None, rice.encode(torch.empty(0, dtype=torch.int64), len(values))
     residual = values.abs() >= SMALLEST
@@ -225,14 +227,14 @@ def places_of(
     return residual.nonzero().squeeze(1)
 
 
-def train(
+def train_buckets(
     values: Float[torch.Tensor, " k"],
 ) -> tuple[Int16[torch.Tensor, " halves"], Float[torch.Tensor, " 512"]]:
     """Builds the table of groups and buckets of the halves, and the mean of each bucket."""
     # One histogram over the upper halves of the floats serves twice: halves rise with magnitude, so
     # its running sum gives the quantiles and its sums the means, without sorting the gradient.
     counts, sums = quantiles.histogram(values)
-    table, means = np.zeros(quantiles.HALVES, np.uint16), np.zeros(quantiles.BUCKETS)
+    table, means = np.zeros(quantiles.HALVES, np.uint16), np.zeros(quantiles.SKETCH_BUCKETS)
     for start, first, sign in ((SIGN, 0, -1.0), (0, QUANTILES, 1.0)):
         seen, added = counts[start : start + SIGN], sign * sums[start : start + SIGN]
         numbers = first + quantile_of(seen)
@@ -261,7 +263,7 @@ def sizes_of(
 
     A bucket whose only half is zero is left out: it is never read.
     """
-    total, among = (np.bincount(numbers, part, quantiles.BUCKETS) for part in (added, seen))
+    total, among = (np.bincount(numbers, part, quantiles.SKETCH_BUCKETS) for part in (added, seen))
     used, lowest = np.unique(numbers[1:INFINITE], return_index=True)
     halves = (1 + lowest).astype(np.uint32)  # the lowest of each bucket
     low = (halves << 16).view(np.float32).astype(np.float64)

@@ -20,8 +20,8 @@ import torch
 from jaxtyping import Float, Int64
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.checks import check_finite, check_ratio
-from atomo.codecs.cost import Cost
+from atomo.codecs.checks import check_ratio, require_finite
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.sparse.payload import Sparse, count_for, index_cost, index_fields, indices_of
 from atomo.devices import to_device
@@ -107,7 +107,7 @@ class ChunkTopK(Codec[Sparse]):
         Raises:
             CodecError: a norm is NaN or infinite.
         """
-        check_finite(self.id, bool(norms.isfinite().all()))
+        require_finite(self.id, bool(norms.isfinite().all()))
         # Stable, so that of equal chunks the first are sent.
         order = norms.sort(descending=True, stable=True).indices
         return order[: self.most(entries)].sort().values
@@ -151,7 +151,7 @@ class ChunkTopK(Codec[Sparse]):
         values = Field(torch.float32, (most * min(self.chunk, max(1, entries)),))
         return *index_fields(self.chunks(entries), most), values
 
-    def cost(self, payload: Sparse, shape: torch.Size) -> Cost:
+    def cost(self, payload: Sparse, shape: torch.Size) -> DecodeCost:
         entries = shape.numel()
         _, found = index_cost(payload, self.most(entries), min(self.chunk, entries))
         return super().cost(payload, shape) + found

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64, UInt8
 
 from atomo.codecs.base import Field
-from atomo.codecs.cost import Cost, number
+from atomo.codecs.cost import DecodeCost, read_count
 from atomo.kernels import rice
 
 __all__ = [
@@ -47,7 +47,7 @@ def index_fields(entries: int, most: int) -> tuple[Field, Field]:
     return Field(torch.int64, (1,)), Field(torch.uint8, (rice.most_bytes(entries, most),))
 
 
-def index_cost(payload: Sparse, most: int, size: int = 1) -> tuple[int, Cost]:
+def index_cost(payload: Sparse, most: int, size: int = 1) -> tuple[int, DecodeCost]:
     """Returns an upper bound on the number of indices, and the cost of reading the indices and
     adding their values.
 
@@ -57,8 +57,8 @@ def index_cost(payload: Sparse, most: int, size: int = 1) -> tuple[int, Cost]:
         size: values that belong to each.
     """
     # More than there are bits for is refused before anything else.
-    count = min(number(payload.count), most, 8 * len(payload.indices))
-    return count, Cost(2 * count * size, INDEX * count * size)
+    count = min(read_count(payload.count), most, 8 * len(payload.indices))
+    return count, DecodeCost(2 * count * size, INDEX * count * size)
 
 
 def indices_of(payload: Sparse, entries: int, most: int) -> Int64[torch.Tensor, " k"]:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from atomo.codecs.base import Law
 from atomo.codecs.checks import as_codec_error, check_ratio
-from atomo.codecs.cost import Cost
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.seeded import SeededCodec, SeededVector
 from atomo.codecs.seeds import draw_marked_seed
@@ -76,9 +76,9 @@ class RandK(SeededCodec):
         """Returns the number k of entries to send."""
         return count_for(self.ratio, entries)
 
-    def cost(self, payload: SeededVector, shape: torch.Size) -> Cost:
+    def cost(self, payload: SeededVector, shape: torch.Size) -> DecodeCost:
         k = self.count(shape.numel())
-        return super().cost(payload, shape) + Cost(DRAW * k, INDEX * k)
+        return super().cost(payload, shape) + DecodeCost(DRAW * k, INDEX * k)
 
     def add_decoded(
         self, payload: SeededVector, out: Float[torch.Tensor, "..."], scale: float = 1.0

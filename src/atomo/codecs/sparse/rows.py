@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import as_codec_error
-from atomo.codecs.cost import Cost
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.dense.dense import DENSE, Entries
 from atomo.codecs.flat import flat
 from atomo.codecs.rows import RowGradient
@@ -87,7 +87,7 @@ class Rows(Codec[Sparse]):
         height, _ = sides(shape)
         return *index_fields(height, height), *values
 
-    def cost(self, payload: Sparse, shape: torch.Size) -> Cost:
+    def cost(self, payload: Sparse, shape: torch.Size) -> DecodeCost:
         height, width = sides(shape)
         count, indices = index_cost(payload, height, width)
         values = self.values.cost(payload.values, torch.Size([max(1, count * width)]))

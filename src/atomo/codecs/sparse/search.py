@@ -13,7 +13,7 @@ from typing import final
 import torch
 from jaxtyping import Float, Int32, Int64
 
-from atomo.codecs.momentum import Momentum
+from atomo.codecs.momentum import MomentumState
 from atomo.codecs.rows import RowGradient
 from atomo.kernels import momentum, select
 
@@ -92,7 +92,7 @@ class MomentumSearch(Search):
         self,
         entries: Float[torch.Tensor, " n"],
         gradient: Float[torch.Tensor, " n"],
-        how: Momentum,
+        how: MomentumState,
     ) -> None:
         self._entries, self._how = entries, how
         self._gradient: Float[torch.Tensor, " n"] | None = gradient

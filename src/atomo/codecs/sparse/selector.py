@@ -20,10 +20,10 @@ from jaxtyping import Float, Int64
 
 from atomo.codecs.base import CONTRACTED, Codec, Field, Granularity, Law
 from atomo.codecs.checks import as_codec_error
-from atomo.codecs.cost import Cost
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.dense.dense import DENSE, Entries
 from atomo.codecs.flat import adding_to, flat
-from atomo.codecs.momentum import Momentum
+from atomo.codecs.momentum import MomentumState
 from atomo.codecs.rows import RowGradient
 from atomo.codecs.sparse.payload import (
     Sparse,
@@ -100,7 +100,7 @@ class Selector(Codec[Sparse]):
     def encode_momentum(
         self,
         gradient: Float[torch.Tensor, "*s"],
-        momentum: Momentum,
+        momentum: MomentumState,
         residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Sparse:
@@ -169,7 +169,7 @@ class Selector(Codec[Sparse]):
         values = self.coded_by.fields(torch.Size([max(1, most)]))
         return *index_fields(shape.numel(), most), *values
 
-    def cost(self, payload: Sparse, shape: torch.Size) -> Cost:
+    def cost(self, payload: Sparse, shape: torch.Size) -> DecodeCost:
         count, indices = index_cost(payload, self.most(shape.numel()))
         values = self.coded_by.cost(payload.values, torch.Size([max(1, count)]))
         return super().cost(payload, shape) + indices + values

@@ -27,10 +27,10 @@ from jaxtyping import Float, UInt8
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import as_codec_error, check_known
-from atomo.codecs.cost import Cost, number
+from atomo.codecs.cost import DecodeCost, read_count
 from atomo.codecs.flat import flat
 from atomo.codecs.spectral.entrywise import Entrywise
-from atomo.codecs.spectral.factors import Factors
+from atomo.codecs.spectral.factors import AtomFactors
 from atomo.codecs.spectral.fourier import Fourier, transform
 from atomo.codecs.spectral.matricise import as_matrix, matrix_shapes
 from atomo.codecs.spectral.sample import Sample
@@ -48,7 +48,7 @@ class Choice:
     """A basis and the payload in it; the other payload has no entries at all."""
 
     basis: UInt8[torch.Tensor, " basis"]
-    factors: Factors
+    factors: AtomFactors
     sample: Sample
 
 
@@ -130,9 +130,9 @@ class Atomo(Codec[Choice]):
         # `fourier` would serve as well as `entrywise`: a sample is a sample.
         return {"factors": SVD(), "sample": Entrywise()}
 
-    def cost(self, payload: Choice, shape: torch.Size) -> Cost:
+    def cost(self, payload: Choice, shape: torch.Size) -> DecodeCost:
         codecs: tuple[Codec[Any], ...] = self.codecs(shape)
-        chosen = number(payload.basis)
+        chosen = read_count(payload.basis)
         if chosen >= len(codecs):
             return super().cost(payload, shape)  # refused
         return codecs[chosen].cost(payload.sample if chosen else payload.factors, shape)
@@ -148,8 +148,8 @@ class Atomo(Codec[Choice]):
             codec.add_decoded(payload.sample if chosen else payload.factors, out, scale)
 
 
-def nothing() -> tuple[Factors, Sample]:
+def nothing() -> tuple[AtomFactors, Sample]:
     """Returns empty payloads for the bases that were not chosen."""
     counts, octets = torch.zeros(3, dtype=torch.int32), torch.zeros(0, dtype=torch.uint8)
     one, none, empty = torch.zeros(1), torch.zeros(0), torch.zeros(0, 0)
-    return Factors(empty, empty), Sample(counts, octets, octets, one, octets, none)
+    return AtomFactors(empty, empty), Sample(counts, octets, octets, one, octets, none)

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 
 from atomo.errors import ConfigError
 
-__all__ = ["draw", "probabilities", "relative_probabilities", "variance"]
+__all__ = ["draw_atoms", "probabilities", "relative_probabilities", "variance"]
 
 
 def probabilities(
@@ -83,7 +83,7 @@ def variance(
     return float(torch.where(squares > 0, squares * (1 / probabilities.double() - 1), 0.0).sum())
 
 
-def draw(
+def draw_atoms(
     probabilities: Float[torch.Tensor, " r"], generator: torch.Generator
 ) -> Bool[torch.Tensor, " r"]:
     """Draws the atoms to send: each independently, atom i with probability p_i.

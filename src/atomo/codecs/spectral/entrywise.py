@@ -25,7 +25,7 @@ from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_known
-from atomo.codecs.cost import Cost
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.spectral.sample import (
     Sample,
@@ -90,7 +90,7 @@ class Entrywise(Codec[Sample]):
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sample_fields(shape.numel())
 
-    def cost(self, payload: Sample, shape: torch.Size) -> Cost:
+    def cost(self, payload: Sample, shape: torch.Size) -> DecodeCost:
         return super().cost(payload, shape) + sample_cost(payload, shape.numel())
 
     def add_decoded(

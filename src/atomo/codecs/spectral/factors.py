@@ -14,11 +14,18 @@ from atomo.codecs.checks import as_codec_error
 from atomo.codecs.spectral.spectrum import times
 from atomo.devices import to_device
 
-__all__ = ["CodedFactors", "Factors", "best_scale", "code_factors", "join", "plain_factors"]
+__all__ = [
+    "AtomFactors",
+    "CodedFactors",
+    "best_scale",
+    "code_factors",
+    "join_factors",
+    "plain_factors",
+]
 
 
 @dataclass(frozen=True)
-class Factors:
+class AtomFactors:
     """The matrix left^T right: one atom for each row, its weight in `left` or in `right`."""
 
     left: Float[torch.Tensor, "k m"]
@@ -36,7 +43,7 @@ class CodedFactors:
     right: Any
 
 
-def code_factors(atoms: Factors, codec: Codec[Any], generator: torch.Generator) -> CodedFactors:
+def code_factors(atoms: AtomFactors, codec: Codec[Any], generator: torch.Generator) -> CodedFactors:
     """Codes both factors, one after the other: the draws of one say nothing of the other's."""
     left, right = at_least_one(atoms.left), at_least_one(atoms.right)
     sizes = torch.tensor(left.shape, dtype=torch.int32)
@@ -51,7 +58,7 @@ def at_least_one(factor: Float[torch.Tensor, "k m"]) -> Float[torch.Tensor, "_ m
 
 def plain_factors(
     payload: CodedFactors, codec: Codec[Any], m: int, n: int, device: torch.device
-) -> Factors:
+) -> AtomFactors:
     """Decodes both factors of an m x n matrix.
 
     Raises:
@@ -63,11 +70,11 @@ def plain_factors(
     with as_codec_error("svd", "factors:"):
         codec.add_decoded(payload.left, left.view(-1))
         codec.add_decoded(payload.right, right.view(-1))
-    return Factors(left, right)
+    return AtomFactors(left, right)
 
 
-def join(
-    several: Sequence[tuple[Factors, float]],
+def join_factors(
+    several: Sequence[tuple[AtomFactors, float]],
 ) -> tuple[Float[torch.Tensor, "k m"], Float[torch.Tensor, "k n"]]:
     """Concatenates the factors of a weighted sum: each of `several` times its number."""
     lefts, rights = [atoms.left for atoms, _ in several], [atoms.right for atoms, _ in several]
@@ -90,7 +97,7 @@ def scaled(
     return joined.mul_(to_device(rows, joined.device)[:, None])
 
 
-def best_scale(atoms: Factors, matrix: Float[torch.Tensor, "m n"]) -> float:
+def best_scale(atoms: AtomFactors, matrix: Float[torch.Tensor, "m n"]) -> float:
     """Returns the factor that brings the atoms nearest to `matrix`; the result is never farther
     than zero is.
     """

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
-from atomo.codecs.cost import Cost
+from atomo.codecs.cost import DecodeCost
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.spectral.entrywise import atoms_for, check_budget
 from atomo.codecs.spectral.sample import (
@@ -78,10 +78,10 @@ class Fourier(Codec[Sample]):
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         return sample_fields(padded(shape.numel(), self.block))
 
-    def cost(self, payload: Sample, shape: torch.Size) -> Cost:
+    def cost(self, payload: Sample, shape: torch.Size) -> DecodeCost:
         atoms = padded(shape.numel(), self.block)
         # The cosines are computed for the first tensor only: their work is not that of each.
-        found = sample_cost(payload, atoms, self.block) + Cost(0, WAVE * self.block**2)
+        found = sample_cost(payload, atoms, self.block) + DecodeCost(0, WAVE * self.block**2)
         return super().cost(payload, shape) + found
 
     def add_decoded(

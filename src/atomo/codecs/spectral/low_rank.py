@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from atomo.codecs.spectral.chunks import chunks
 from atomo.devices import to_device
 
-__all__ = ["is_low", "low_rank", "sampled_rank", "spanned"]
+__all__ = ["decompose_low_rank", "is_low", "sampled_rank", "spanned"]
 
 MOST_RANK = 128
 SPARE = 16  # combinations beyond the rank: fewer => a rougher basis
@@ -30,15 +30,13 @@ ROUNDING = 8 * 2.0**-23  # that computing a gradient in float32 has
 SPANNED = 4 * ROUNDING  # what products in float32 cannot tell from nothing
 
 
-def low_rank(
+def decompose_low_rank(
     matrix: Float[torch.Tensor, "m n"], generator: torch.Generator
 ) -> tuple[Float[torch.Tensor, " k"], Float[torch.Tensor, "n k"]] | None:
     """Computes singular values in rising order, float64, and right singular vectors; None for a
     high rank.
 
     The part of the matrix outside the span of the vectors is below SPANNED of its Frobenius norm.
-
-    What the vectors do not span of the matrix is below SPANNED of its Frobenius norm.
 
     Args:
         matrix: float32, at least as many rows as columns.
@@ -59,8 +57,9 @@ def is_low(rank: int, columns: int) -> bool:
 def spanned(
     matrix: Float[torch.Tensor, "m n"], rank: int, generator: torch.Generator
 ) -> tuple[Float64[torch.Tensor, " k"], Float64[torch.Tensor, "n k"], Bool[torch.Tensor, ""]]:
-    """Computes the result of `low_rank`, and a flag that the vectors span the matrix; never waits
-    for the device.
+    """Computes the result of `decompose_low_rank`, and a flag that the vectors span the matrix.
+
+    Never waits for the device.
     """
     # In float32, whose products take a third of the time. Where the numbers are too large or too
     # small for that, the witnesses do not agree.

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int32, Int64, UInt8
 
 from atomo.codecs.base import Field
 from atomo.codecs.checks import as_codec_error
-from atomo.codecs.cost import Cost, number
+from atomo.codecs.cost import DecodeCost, read_count
 from atomo.codecs.seeds import draw_seed
 from atomo.errors import CodecError
 from atomo.kernels import rice
@@ -88,12 +88,12 @@ def sample_fields(atoms: int) -> tuple[Field, ...]:
     return Field(torch.int32, (3,)), places, signs, one, places, values
 
 
-def sample_cost(payload: Sample, atoms: int, each: int = 1) -> Cost:
+def sample_cost(payload: Sample, atoms: int, each: int = 1) -> DecodeCost:
     """Returns the cost of reading a sample and adding its atoms at `each` visits."""
-    claimed = number(payload.counts, 1) + number(payload.counts, 2)
+    claimed = read_count(payload.counts, 1) + read_count(payload.counts, 2)
     # More than there are, or than there are bits for, is refused before anything else.
     count = min(claimed, 2 * atoms, 8 * (len(payload.drawn) + len(payload.certain)))
-    return Cost(count * (each + 1), ROOM * count)
+    return DecodeCost(count * (each + 1), ROOM * count)
 
 
 def read_sample(

@@ -6,7 +6,7 @@ c_i = ||G v_i|| is unbiased and its variance is exactly the closed form of `atom
 singular vectors only make that variance least, so they may be approximate; what must be accurate is
 that the basis is orthonormal. Hence no singular value decomposition is needed:
 
-* A matrix of low rank, as linear layers have: see `low_rank`.
+* A matrix of low rank, as linear layers have: see `decompose_low_rank`.
 * n <= EXACT: the eigenvectors of the n x n Gram matrix, one pass over G. Its small eigenvalues
   drown in the rounding of float32; where they matter the pass is repeated in float64, whose own
   rounding lies below that of G.
@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 
 from atomo.codecs.spectral.chunks import chunks
-from atomo.codecs.spectral.low_rank import low_rank
+from atomo.codecs.spectral.low_rank import decompose_low_rank
 from atomo.devices import to_device
 from atomo.errors import CodecError
 
@@ -75,7 +75,7 @@ def decompose(
     Raises:
         CodecError: the matrix holds NaN or infinity.
     """
-    if matrix.shape[1] > THIN and (found := low_rank(matrix, generator)):
+    if matrix.shape[1] > THIN and (found := decompose_low_rank(matrix, generator)):
         coefficients, basis = found
         return Spectrum(without_rounding(coefficients), lambda chosen: basis.T[chosen].float())
     return exact(matrix) if matrix.shape[1] <= EXACT else sketched(matrix, atoms, generator)

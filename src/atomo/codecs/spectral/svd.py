@@ -21,15 +21,16 @@ from jaxtyping import Float
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import check_known
-from atomo.codecs.cost import FUSED, Cost, number
+from atomo.codecs.cost import FUSED, DecodeCost, read_count
 from atomo.codecs.flat import flat
 from atomo.codecs.settings import Inner
+from atomo.codecs.spectral.batched import DrawnAtoms, draw_together, uniform_of
 from atomo.codecs.spectral.factors import (
+    AtomFactors,
     CodedFactors,
-    Factors,
     best_scale,
     code_factors,
-    join,
+    join_factors,
     plain_factors,
 )
 from atomo.codecs.spectral.leading import leading
@@ -43,7 +44,6 @@ from atomo.codecs.spectral.spectrum import (
     tall,
     times,
 )
-from atomo.codecs.spectral.together import Drawn, draw_together, uniform_of
 from atomo.devices import to_device
 from atomo.errors import CodecError, ConfigError
 
@@ -54,7 +54,7 @@ SELECTIONS = ("sample", "top")
 
 @final
 @dataclass(frozen=True)
-class SVD(Codec[Factors | CodedFactors]):
+class SVD(Codec[AtomFactors | CodedFactors]):
     """Atoms of the singular value decomposition.
 
     Raises:
@@ -74,7 +74,7 @@ class SVD(Codec[Factors | CodedFactors]):
     and a memory keeps the rest."""
 
     id: ClassVar[str] = "svd"
-    default_payload_type: ClassVar[type[Factors]] = Factors
+    default_payload_type: ClassVar[type[AtomFactors]] = AtomFactors
     default_granularity: ClassVar[Granularity] = Granularity.PARAMETER
     batch_decodes: ClassVar[bool] = True
     batch_encodes: ClassVar[bool] = True
@@ -101,7 +101,7 @@ class SVD(Codec[Factors | CodedFactors]):
 
     @property
     def payload_type(self) -> type[Any]:
-        return Factors if self.factors is None else CodedFactors
+        return AtomFactors if self.factors is None else CodedFactors
 
     @property
     def inner(self) -> Mapping[str, Codec[Any]]:
@@ -109,7 +109,7 @@ class SVD(Codec[Factors | CodedFactors]):
 
     def encode(
         self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator
-    ) -> Factors | CodedFactors:
+    ) -> AtomFactors | CodedFactors:
         entries = flat(gradient, self.id)
         shapes = matrix_shapes(gradient.shape, self.matricisation)
         split = decompose if len(shapes) > 1 else self.split
@@ -117,7 +117,7 @@ class SVD(Codec[Factors | CodedFactors]):
             split(tall(as_matrix(entries, *shape)), self.rank, generator) for shape in shapes
         ]
         candidates = list(zip(shapes, spectra, strict=True))
-        # To compare one with nothing would be to wait for the device.
+        # The indicator waits for the device, so that a single reading is not compared.
         shape, spectrum = min(candidates, key=indicator) if candidates[1:] else candidates[0]
         matrix = as_matrix(entries, *shape)
         return self.written(matrix, self.select(spectrum, generator), generator)
@@ -126,7 +126,7 @@ class SVD(Codec[Factors | CodedFactors]):
         self,
         gradients: Sequence[Float[torch.Tensor, "..."]],
         generators: Sequence[torch.Generator],
-    ) -> Iterator[Factors | CodedFactors]:
+    ) -> Iterator[AtomFactors | CodedFactors]:
         single = {
             place: as_matrix(flat(gradient, self.id), *shapes[0])
             for place, gradient in enumerate(gradients)
@@ -134,13 +134,12 @@ class SVD(Codec[Factors | CodedFactors]):
         }
         own = [generators[place] for place in single]
         drawn = draw_together([*map(tall, single.values())], own, self.selected)
-        found = dict(zip(single, drawn, strict=True))
+        atoms = dict(zip(single, drawn, strict=True))
         for place, (gradient, generator) in enumerate(zip(gradients, generators, strict=True)):
-            one = found.get(place)
-            if one is None:
+            if (own_atoms := atoms.get(place)) is None:
                 yield self.encode(gradient, generator)
             else:
-                yield self.written(single[place], one, generator)
+                yield self.written(single[place], own_atoms, generator)
 
     @property
     def split(self) -> Callable[[torch.Tensor, int, torch.Generator], Spectrum]:
@@ -154,26 +153,28 @@ class SVD(Codec[Factors | CodedFactors]):
         """The rule that selects the atoms to send."""
         return Selection(self.rank, self.selection == "top", self.unbiased)
 
-    def select(self, spectrum: Spectrum, generator: torch.Generator) -> Drawn:
+    def select(self, spectrum: Spectrum, generator: torch.Generator) -> DrawnAtoms:
         """Selects the atoms to send of a matrix."""
         coefficients = spectrum.coefficients
         uniform = to_device(uniform_of(len(coefficients), generator), coefficients.device)
-        drawn, chances = self.selected.choose(coefficients, uniform)
+        drawn, divisors = self.selected.choose(coefficients, uniform)
         chosen = drawn.nonzero().squeeze(1)
         checked = float(coefficients.max()) > LARGE
-        return Drawn(spectrum.vectors(chosen), chances[chosen], checked)
+        return DrawnAtoms(spectrum.vectors(chosen), divisors[chosen], checked)
 
     def written(
-        self, matrix: Float[torch.Tensor, "m n"], drawn: Drawn, generator: torch.Generator
-    ) -> Factors | CodedFactors:
+        self, matrix: Float[torch.Tensor, "m n"], drawn: DrawnAtoms, generator: torch.Generator
+    ) -> AtomFactors | CodedFactors:
         """Builds the payload of atoms: weighted on the long side of the matrix, of norm 1 on the
         other.
         """
-        weighted = times(drawn.basis / drawn.chances[:, None].float(), tall(matrix))
+        weighted = times(drawn.basis / drawn.divisors[:, None].float(), tall(matrix))
         if drawn.large and not weighted.isfinite().all():
             raise CodecError("svd: atoms of this gradient overflow float32; scale it down first")
         left, right = weighted, drawn.basis
-        atoms = Factors(left, right) if len(matrix) >= matrix.shape[1] else Factors(right, left)
+        atoms = (
+            AtomFactors(left, right) if len(matrix) >= matrix.shape[1] else AtomFactors(right, left)
+        )
         if self.factors is None:
             return atoms
         payload = code_factors(atoms, self.factors, generator)
@@ -187,7 +188,7 @@ class SVD(Codec[Factors | CodedFactors]):
         shapes = matrix_shapes(shape, self.matricisation)
         most = max(min(m, n) for m, n in shapes)
         longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
-        # No factor has more: it has as many rows as the shorter side.
+        # A factor has at most as many rows as the shorter side of the matrix.
         entries = max(m * n for m, n in shapes)
         if self.factors is None:
             return tuple(Field(torch.float32, (most, size), entries) for size in longest)
@@ -197,43 +198,47 @@ class SVD(Codec[Factors | CodedFactors]):
         )
         return *head, *left, *right
 
-    def cost(self, payload: Factors | CodedFactors, shape: torch.Size) -> Cost:
+    def cost(self, payload: AtomFactors | CodedFactors, shape: torch.Size) -> DecodeCost:
         usual = super().cost(payload, shape)
-        if isinstance(payload, Factors):
-            return usual + Cost(product(len(payload.left), shape))
-        atoms, m = (number(payload.sizes, place) for place in range(2))
+        if isinstance(payload, AtomFactors):
+            return usual + DecodeCost(product(len(payload.left), shape))
+        atoms, m = (read_count(payload.sizes, place) for place in range(2))
         sides = dict(matrix_shapes(shape, self.matricisation))
         if self.factors is None or m not in sides or atoms > min(m, sides[m]):
             return usual  # refused before anything is decoded
         coded = (payload.left, atoms * m), (payload.right, atoms * sides[m])
         factors = (
-            self.factors.cost(part, torch.Size([size])) + Cost(0, 4 * size) for part, size in coded
+            self.factors.cost(part, torch.Size([size])) + DecodeCost(0, 4 * size)
+            for part, size in coded
         )
-        return sum(factors, usual + Cost(product(atoms, shape)))
+        return sum(factors, usual + DecodeCost(product(atoms, shape)))
 
     def add_decoded(
-        self, payload: Factors | CodedFactors, out: Float[torch.Tensor, "..."], scale: float = 1.0
+        self,
+        payload: AtomFactors | CodedFactors,
+        out: Float[torch.Tensor, "..."],
+        scale: float = 1.0,
     ) -> None:
         atoms, scale = self.plain(payload, out, scale)
         add_matrix(out, atoms.left, atoms.right, scale)
 
     def add_all(
         self,
-        payloads: Sequence[Factors | CodedFactors],
+        payloads: Sequence[AtomFactors | CodedFactors],
         out: Float[torch.Tensor, "..."],
         scale: float = 1.0,
     ) -> None:
-        # The atoms of all in one product: `out` is read and written once, whoever sends how many.
-        readings: dict[int, list[tuple[Factors, float]]] = {}
+        # One product for the atoms of all payloads: `out` is read and written only once.
+        readings: dict[int, list[tuple[AtomFactors, float]]] = {}
         for payload in payloads:
             atoms, factor = self.plain(payload, out, scale)
             readings.setdefault(atoms.left.shape[1], []).append((atoms, factor))
-        for some in readings.values():
-            add_matrix(out, *join(some), 1.0)
+        for factors in readings.values():
+            add_matrix(out, *join_factors(factors), 1.0)
 
     def plain(
-        self, payload: Factors | CodedFactors, out: Float[torch.Tensor, "..."], scale: float
-    ) -> tuple[Factors, float]:
+        self, payload: AtomFactors | CodedFactors, out: Float[torch.Tensor, "..."], scale: float
+    ) -> tuple[AtomFactors, float]:
         """Returns the factors of a payload on the device of `out`, and their scale.
 
         Raises:
@@ -247,9 +252,9 @@ class SVD(Codec[Factors | CodedFactors]):
         if atoms.left.device == atoms.right.device == out.device:
             return atoms, scale
         left, right = (to_device(side, out.device) for side in (atoms.left, atoms.right))
-        return Factors(left, right), scale
+        return AtomFactors(left, right), scale
 
-    def uncoded(self, payload: CodedFactors, out: Float[torch.Tensor, "..."]) -> Factors:
+    def uncoded(self, payload: CodedFactors, out: Float[torch.Tensor, "..."]) -> AtomFactors:
         """Decodes the factors, after a check that `out` allows their sizes."""
         if self.factors is not None and payload.sizes.shape == (2,) and payload.scale.shape == (1,):
             k, m = payload.sizes.tolist()

@@ -18,17 +18,17 @@ from atomo.kernels.backends import backend_for
 
 __all__ = [
     "MASK",
-    "MOST",
+    "MAX_CLUSTERS",
     "ROW",
     "TILE",
     "add_means",
     "assign",
     "backend",
     "mean_of_buckets",
-    "symbol_count",
+    "packed_bytes",
 ]
 
-MOST: Final = 16  # clusters
+MAX_CLUSTERS: Final = 16  # clusters
 ROW: Final = 512
 TILE: Final = 2 * ROW
 MASK: Final = 2**32 - 1  # the low word of a seed
@@ -36,7 +36,7 @@ MASK: Final = 2**32 - 1  # the low word of a seed
 backend = backend_for(__name__, "cpu", "reference")
 
 
-def symbol_count(entries: int) -> int:
+def packed_bytes(entries: int) -> int:
     """Returns the number of bytes that hold the clusters of a number of entries."""
     tiles, rest = divmod(entries, TILE)
     return tiles * ROW + (rest + 1) // 2
@@ -87,8 +87,10 @@ def add_means(
         ValueError: these are not what the functions above make for so many entries; `out` is
             unchanged.
     """
-    if len(packed) != symbol_count(len(out)) or len(sizes) != MOST or bool((sizes < 1).any()):
-        raise ValueError(f"{len(packed)} bytes of clusters and buckets {sizes.tolist()[:MOST]}")
+    wrong = len(packed) != packed_bytes(len(out)) or len(sizes) != MAX_CLUSTERS
+    if wrong or bool((sizes < 1).any()):
+        buckets = sizes.tolist()[:MAX_CLUSTERS]
+        raise ValueError(f"{len(packed)} bytes of clusters and buckets {buckets}")
     if bool((sizes > len(means)).any()) or int(sizes.sum()) != len(means):
         raise ValueError(f"{len(means)} means for buckets {sizes.tolist()}")
     held, widths, known = (to_device(part, out.device) for part in (packed, sizes, means))

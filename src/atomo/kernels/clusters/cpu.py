@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atomo.kernels.clusters import MASK, TILE, symbol_count
+from atomo.kernels.clusters import MASK, TILE, packed_bytes
 from atomo.kernels.jit import jit
 
 __all__ = ["add_means", "assign", "hash_tile", "mean_of_buckets", "unpack"]
@@ -25,7 +25,7 @@ ONE, S32 = np.uint64(1), np.uint64(32)
 
 
 def assign(values: torch.Tensor, thresholds: torch.Tensor) -> torch.Tensor:
-    packed = torch.empty(symbol_count(len(values)), dtype=torch.uint8)
+    packed = torch.empty(packed_bytes(len(values)), dtype=torch.uint8)
     pack_clusters(values.numpy(), thresholds.numpy(), packed.numpy())
     return packed
 

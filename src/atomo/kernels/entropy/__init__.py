@@ -23,7 +23,7 @@ from atomo.kernels.entropy.layout import CODED, GAPS, OVERHEAD, PLAIN, SHORTEST
 
 __all__ = [
     "CODED",
-    "DAMAGED",
+    "DAMAGED_STREAM",
     "GAPS",
     "OVERHEAD",
     "PLAIN",
@@ -33,7 +33,7 @@ __all__ = [
     "decompress_all",
 ]
 
-DAMAGED: Final = 255
+DAMAGED_STREAM: Final = 255
 """The first symbol of a message for a device, if its streams are damaged."""
 
 backend = backend_for(__name__, "cpu", "reference", "cuda")

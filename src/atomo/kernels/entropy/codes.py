@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from atomo.kernels.jit import jit
 
-__all__ = ["LONGEST", "canonical", "code_lengths", "decode_table", "pair_table"]
+__all__ = ["MAX_CODE_BITS", "canonical_codes", "code_lengths", "decode_table", "pair_table"]
 
 Counts = NDArray[np.int64]
 Words = NDArray[np.uint32]
-LONGEST = 12  # bits of a code; two of them fit in what a refill of the decoder guarantees
-SLOTS = 1 << LONGEST
+MAX_CODE_BITS = 12  # bits of a code; two of them fit in what a refill of the decoder guarantees
+SLOTS = 1 << MAX_CODE_BITS
 SYMBOLS = 256
 
 
@@ -73,11 +73,11 @@ def fill_slots(depths: Counts) -> None:
     """
     used = 0
     for i in range(depths.size):
-        depths[i] = min(depths[i], LONGEST)
+        depths[i] = min(depths[i], MAX_CODE_BITS)
         used += SLOTS >> depths[i]
     i = 0
     while used > SLOTS:  # the rarest pay for the codes that were cut
-        if depths[i] < LONGEST:
+        if depths[i] < MAX_CODE_BITS:
             depths[i] += 1
             used -= SLOTS >> depths[i]
         else:
@@ -90,22 +90,22 @@ def fill_slots(depths: Counts) -> None:
 
 
 @jit
-def canonical(lengths: Counts) -> Counts:
+def canonical_codes(lengths: Counts) -> Counts:
     """Returns each symbol's code, first bit lowest; -1s if the lengths make no complete code."""
     codes = np.zeros(SYMBOLS, np.int64)
     used = 0
-    for length in range(1, LONGEST + 1):
+    for length in range(1, MAX_CODE_BITS + 1):
         for symbol in range(SYMBOLS):
             if lengths[symbol] == length:
                 # The slots so far, as a fraction of all, are the code. Streams are read from the
                 # lowest bit on, so it is mirrored.
-                prefix = used >> (LONGEST - length)
+                prefix = used >> (MAX_CODE_BITS - length)
                 for bit in range(length):
                     codes[symbol] |= ((prefix >> bit) & 1) << (length - 1 - bit)
                 used += SLOTS >> length
         if used > SLOTS:
             break
-    if used != SLOTS or lengths.max() > LONGEST:
+    if used != SLOTS or lengths.max() > MAX_CODE_BITS:
         codes[:] = -1
     return codes
 
@@ -117,7 +117,7 @@ def decode_table(lengths: Counts) -> Words:
     A slot has one or two symbols in its lowest bytes; from bit 16 on what they cost together, from
     bit 21 on what the first one costs, and from bit 25 on how many symbols are meant.
     """
-    codes = canonical(lengths)
+    codes = canonical_codes(lengths)
     if codes[0] < 0:
         return np.empty(0, np.uint32)
     single = np.empty(SLOTS, np.uint32)
@@ -132,7 +132,7 @@ def decode_table(lengths: Counts) -> Words:
         cost = one >> 8
         two = np.int64(single[slot >> cost])
         both = cost + (two >> 8)
-        if both <= LONGEST:  # else the second code goes on beyond the bits that this slot knows
+        if both <= MAX_CODE_BITS:  # else the second code has bits that this slot does not know
             table[slot] = one & 255 | (two & 255) << 8 | both << 16 | cost << 21 | 2 << 25
         else:
             table[slot] = one & 255 | cost << 16 | cost << 21 | 1 << 25

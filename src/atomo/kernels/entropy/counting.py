@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from atomo.kernels.jit import jit
 
-__all__ = ["histogram", "present"]
+__all__ = ["present", "symbol_histogram"]
 
 Bytes = NDArray[np.uint8]
 Counts = NDArray[np.int64]
@@ -13,7 +13,7 @@ SYMBOLS = 256
 
 
 @jit
-def histogram(symbols: Bytes, block: int, stride: int) -> Counts:
+def symbol_histogram(symbols: Bytes, block: int, stride: int) -> Counts:
     """Counts each byte in the first `block` of every `stride` bytes."""
     counts = np.zeros((4, SYMBOLS), np.int64)
     start = 0

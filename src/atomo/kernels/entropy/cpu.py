@@ -30,8 +30,8 @@ def compress(symbols: torch.Tensor, coded: bool = True, trits: bool = False) -> 
 def frequencies(symbols: UInt8[np.ndarray, " n"]) -> Int64[np.ndarray, " 256"]:
     """Counts each symbol; in a long message approximately."""
     if symbols.size < layout.SAMPLED:
-        return np.asarray(counting.histogram(symbols, symbols.size, symbols.size))
-    sampled = counting.histogram(symbols, layout.BLOCK, layout.EACH * layout.BLOCK)
+        return np.asarray(counting.symbol_histogram(symbols, symbols.size, symbols.size))
+    sampled = counting.symbol_histogram(symbols, layout.BLOCK, layout.EACH * layout.BLOCK)
     return np.asarray(sampled * layout.EACH + counting.present(symbols))
 
 
@@ -47,7 +47,7 @@ def encoded(
     tokens: UInt8[np.ndarray, " n"], lengths: Int64[np.ndarray, " 256"], form: int
 ) -> Int32[np.ndarray, " words"]:
     """Builds the coded form."""
-    room = layout.quarter_of(tokens.size) * codes.LONGEST // 32 + 2
+    room = layout.quarter_of(tokens.size) * codes.MAX_CODE_BITS // 32 + 2
     streams = np.empty(layout.STREAMS * room, np.uint32)
     sizes = huffman.encode_words(tokens, lengths, streams)
     words = np.empty(layout.OVERHEAD + int(sizes.sum()), np.int32)

@@ -18,7 +18,7 @@ from atomo.devices import to_device, to_host
 from atomo.kernels.blocks.cuda import put_bits, starts_of
 from atomo.kernels.entropy import codes, layout
 from atomo.kernels.entropy.layout import STREAMS, Streams
-from atomo.kernels.gaps import MOST
+from atomo.kernels.gaps import MAX_SYMBOL
 from atomo.kernels.gaps.cuda import gaps_to_trits, trits_to_gaps
 from atomo.kernels.prefix.cuda import Stream, read_codes
 from atomo.kernels.triton_jit import device_code
@@ -43,7 +43,7 @@ def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor
     tallies = numbers[: -len(found)].view(len(found), STREAMS + 1, layout.SYMBOLS).numpy()
     sizes: list[int] = numbers[-len(found) :].tolist()
     counts, choice = frequencies(tallies[0], sizes[0]), 0
-    if trits and layout.prefers_gaps(counts) and sizes[1] and not counts[MOST + 1 :].any():
+    if trits and layout.prefers_gaps(counts) and sizes[1] and not counts[MAX_SYMBOL + 1 :].any():
         counts, choice = frequencies(tallies[1], sizes[1]), 1
     lengths = layout.lengths_for(counts, sizes[choice], len(symbols))
     if lengths is None:
@@ -115,14 +115,14 @@ def encoded(tokens: Tensor, counts: Counts, lengths: Counts, form: int) -> Tenso
     sizes = ((counts * lengths).sum(1) + 31) // 32
     head = layout.head_of(len(tokens), form, sizes, lengths)
     starts = layout.OVERHEAD + np.cumsum(sizes) - sizes
-    made = codes.canonical(lengths) | lengths << codes.LONGEST
+    made = codes.canonical_codes(lengths) | lengths << codes.MAX_CODE_BITS
     host = torch.from_numpy(np.concatenate([made, starts, head]).astype(np.int32))
     known = to_device(host, tokens.device)
     words = known.new_zeros(layout.OVERHEAD + int(sizes.sum()))
     words[: layout.OVERHEAD] = known[-layout.OVERHEAD :]
     blocks = -(-layout.quarter_of(len(tokens)) // (LANES * EACH))
     bits = known.new_empty(STREAMS, blocks, dtype=torch.int64)
-    shape = {"EACH": EACH, "LANES": LANES, "LONGEST": codes.LONGEST}
+    shape = {"EACH": EACH, "LANES": LANES, "LONGEST": codes.MAX_CODE_BITS}
     measure[(blocks, STREAMS)](tokens, len(tokens), known, bits, **shape)
     write_codes[(blocks, STREAMS)](tokens, len(tokens), known, starts_of(bits), words, **shape)
     return words

@@ -8,7 +8,7 @@ on the data. Words of 32 bits, never fewer, go in and out.
 import numpy as np
 from numpy.typing import NDArray
 
-from atomo.kernels.entropy.codes import LONGEST, canonical, pair_table
+from atomo.kernels.entropy.codes import MAX_CODE_BITS, canonical_codes, pair_table
 from atomo.kernels.jit import jit
 
 __all__ = ["decode_words", "encode_words"]
@@ -19,7 +19,7 @@ Words = NDArray[np.uint32]
 Word = np.uint64
 PAIRS_FROM = 1 << 14  # symbols; for fewer a table of pairs is not worth making
 Z, M4, M5, M8 = np.uint64(0), np.uint64(15), np.uint64(31), np.uint64(255)
-M12, M24 = np.uint64((1 << LONGEST) - 1), np.uint64((1 << 24) - 1)
+M12, M24 = np.uint64((1 << MAX_CODE_BITS) - 1), np.uint64((1 << 24) - 1)
 S5, S8, S16, S24, S32 = (np.uint64(shift) for shift in (5, 8, 16, 24, 32))
 # Where a slot of the decoder's table says what its two symbols cost, what the first one does, and
 # how many symbols are meant.
@@ -69,7 +69,7 @@ def encode_words(symbols: Bytes, lengths: Counts, words: Words) -> Counts:
     Returns:
         The number of words of each stream.
     """
-    codes = canonical(lengths)
+    codes = canonical_codes(lengths)
     n = symbols.size
     quarter, room = (n + 3) // 4, words.size // 4
     # The pairs that all quarters have, of which the last is up to 3 symbols shorter.

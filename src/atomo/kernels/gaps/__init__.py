@@ -7,9 +7,9 @@ left out.
 
 from typing import Final
 
-__all__ = ["FAR", "LONGEST_GAP", "MOST", "ZEROS"]
+__all__ = ["FAR", "LONGEST_GAP", "MAX_SYMBOL", "ZEROS"]
 
 ZEROS: Final = 121  # five trits, all of them zeros
-MOST: Final = 2 * ZEROS  # the largest byte of five trits
+MAX_SYMBOL: Final = 2 * ZEROS  # the largest byte of five trits
 LONGEST_GAP: Final = 126
 FAR: Final = 2 * LONGEST_GAP

@@ -20,13 +20,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int16, Int64, UInt8, UInt32
 
-from atomo.kernels.clusters import MASK, symbol_count
+from atomo.kernels.clusters import MASK, packed_bytes
 from atomo.kernels.quantiles import cpu as loops
 
 __all__ = [
-    "BUCKETS",
     "HALVES",
     "MOST_SHARE",
+    "SKETCH_BUCKETS",
     "WITHIN",
     "add_sketched",
     "extremes",
@@ -37,7 +37,7 @@ __all__ = [
 
 WITHIN: Final = loops.WITHIN
 MOST_SHARE: Final = loops.MOST_SHARE
-BUCKETS: Final = loops.GROUPS * WITHIN
+SKETCH_BUCKETS: Final = loops.GROUPS * WITHIN
 HALVES: Final = 1 << 16
 SAMPLED: Final = 2**19  # entries from which on an eighth of them stands for all
 BLOCK: Final = 2**12
@@ -84,7 +84,7 @@ def sketch(
         rest: what `add_sketched` would add is taken off it, in place; it may be `values`.
     """
     bits, known = values.numpy().view(np.uint32), table.numpy().view(np.uint16)
-    packed = torch.empty(symbol_count(len(values)), dtype=torch.uint8)
+    packed = torch.empty(packed_bytes(len(values)), dtype=torch.uint8)
     cells = torch.empty(most_cells(len(values), share), dtype=torch.uint8)
     used = loops.sketch(
         bits, known, share, keys(seed), packed.numpy(), cells.numpy(), means.neg().numpy(),
@@ -107,7 +107,7 @@ def add_sketched(
     Raises:
         ValueError: these are not what `sketch` makes for so many entries; `out` is unchanged.
     """
-    if len(packed) != symbol_count(len(out)) or len(means) != BUCKETS:
+    if len(packed) != packed_bytes(len(out)) or len(means) != SKETCH_BUCKETS:
         raise ValueError(f"{len(packed)} bytes of groups and {len(means)} means")
     blocks = -(-len(out) // loops.BLOCK)
     spans, sizes = np.empty((blocks, loops.GROUPS), np.uint32), np.empty(blocks, np.int64)

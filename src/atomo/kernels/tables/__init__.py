@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from atomo.kernels.tables.cpu import Expected, read_all
 
-__all__ = ["Expected", "Found", "find"]
+__all__ = ["Expected", "SectionTables", "find_sections"]
 
 
 @final
 @dataclass(frozen=True)
-class Found:
+class SectionTables:
     """The parsed section tables of frames with the same number of sections each."""
 
     believed: NDArray[np.bool_]
@@ -32,9 +32,9 @@ class Found:
     """All dimensions of all sections of each frame."""
 
 
-def find(
+def find_sections(
     heads: NDArray[np.uint8], sizes: NDArray[np.int64], expected: Expected, fixed: int, gain: int
-) -> Found:
+) -> SectionTables:
     """Parses the section tables of frames.
 
     Args:
@@ -45,7 +45,7 @@ def find(
         gain: the largest size of a section over what is stored of it.
     """
     frames, sections = len(heads), len(expected.codes)
-    found = Found(
+    found = SectionTables(
         np.zeros(frames, np.bool_),
         np.zeros(frames, np.int64),
         np.zeros((frames, sections), np.int64),

@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def draw(pyplot: Any, options: argparse.Namespace) -> None:
-    """One picture of all runs."""
+    """Draws one picture of all runs."""
     figure, axis = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for run in options.runs:
         axis.plot(*curve(run), marker=".", label=run.name.replace("-", " "))

@@ -49,7 +49,7 @@ LEAST = 1e-3  # the least error that the picture shows; smaller ones are drawn t
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run."""
+    """The result of one run."""
 
     network: str
     code: str

@@ -200,7 +200,7 @@ def quiet_s(options: argparse.Namespace, begun: float, count: int, done: Sequenc
 def harm(
     scene: Scene, name: str, whom: float, limit_s: float, said_s: float
 ) -> tuple[Done, list[str]]:
-    """Does one fault, undoes it, and waits until it is overcome."""
+    """Injects one fault, undoes it, and waits until the job has recovered."""
     fault, training = FAULTS[name], scene.training
     median, furthest, lines = typical(training), training.furthest(), len(training.told)
     at, restarts = time.monotonic(), len(training.restarts)

@@ -40,7 +40,7 @@ class Cluster:
         self.hostfile = folder / "virtual" / "hosts_address"
 
     def does(self, *words: str) -> None:
-        """One command of the tool."""
+        """Runs one command of the tool."""
         subprocess.run(
             [*TOOL, *words], env=self._environment, stdout=subprocess.DEVNULL, check=True
         )
@@ -101,7 +101,7 @@ class Training:
 
     @property
     def code(self) -> int | None:
-        """Its exit code; None: it goes on."""
+        """The exit code of the training; None while it runs."""
         return self._process.poll()
 
     def useful(self, since: float, to: float) -> int:
@@ -142,7 +142,9 @@ class Training:
         return found
 
     def end(self, patience_s: float) -> int | None:
-        """Has it write a checkpoint and end; its exit code, or None where it hangs."""
+        """Makes the training write a checkpoint and end; returns its exit code, or None if it
+        hangs.
+        """
         if self.code is None:
             self._process.send_signal(signal.SIGINT)
         try:

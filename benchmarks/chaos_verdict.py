@@ -49,7 +49,7 @@ class Stretch:
 
     @property
     def goodput(self) -> float:
-        """Their ratio."""
+        """The ratio of the steps with and without faults."""
         return self.steps / max(1.0, self.steps_without)
 
 

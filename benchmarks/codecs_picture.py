@@ -96,7 +96,7 @@ def draw(pyplot: Any, found: Sequence[Figures], path: Path) -> None:
 
 
 def mark(axes: Sequence[Any], place: int, one: Figures, colour: str) -> None:
-    """One row."""
+    """Draws one row."""
     size, time, error = axes
     size.plot(one.bits, place, "o", color=colour)
     time.plot(one.encode, place, "o", color=colour)

@@ -48,7 +48,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def table_row(run: Path, target: float) -> str:
-    """One run in a row of Markdown."""
+    """Returns one run as a row of Markdown."""
     steps, tests = read(run / "metrics.jsonl"), read(run / "evaluations.jsonl")
     ratio = total(steps, "dense_bytes") / total(steps, "up_bytes")
     last = [step["loss"] for step in steps[-100:]]

@@ -153,7 +153,7 @@ def known_caution(command: str) -> str:
 
 
 def run(command: str) -> Outcome:
-    """One run from its first step to its score."""
+    """Trains from the first step to the score."""
     torch.set_num_threads(1)
     told: list[str] = []
 
@@ -188,7 +188,7 @@ def canonical(command: str) -> str:
 
 
 def commands(grid: Grid, only: str, more: str) -> list[str]:
-    """Every run of a table, once; the columns that tell most come first."""
+    """Yields every run of a table once; the most informative columns come first."""
     order = sorted(grid.columns, key=lambda column: column not in grid.few)
     wanted = [
         (len(columns) < len(grid.columns), canonical(f"{line} {grid.columns[name]}{more}"))

@@ -181,7 +181,7 @@ def accuracy(model: nn.Module, data: Dataset) -> float:
 
 
 def record(options: argparse.Namespace, name: str, line: dict[str, Any]) -> None:
-    """One line of JSON, from rank 0."""
+    """Prints one line of JSON, from rank 0."""
     if options.rank or options.out is None:
         return
     options.out.mkdir(parents=True, exist_ok=True)

@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """One rank: every hook in turn; rank 0 prints a row for each."""
+    """Runs every hook in turn on one rank; rank 0 prints a row for each."""
     join(options)
     gradients = gradient_of(options.network, options.rank)
     plain: float | None = None

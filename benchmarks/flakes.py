@@ -87,7 +87,7 @@ def busy(count: int) -> Iterator[None]:
 
 
 def once(suite: list[str], *, everything: bool) -> tuple[int, list[str]]:
-    """Returns one repeat; how many tests ran, and which failed."""
+    """Runs the tests once; returns their number, and the names of those that failed."""
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "--no-header", *suite]
     done = subprocess.run(
         [*command, *(["--long"] if everything else [])], cwd=ROOT, capture_output=True, text=True,

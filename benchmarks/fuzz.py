@@ -63,13 +63,13 @@ def mutant(frame: bytes, chance: random.Random) -> bytes:
 
 
 def flip(data: bytearray, chance: random.Random) -> None:
-    """One bit."""
+    """Changes one bit."""
     if data:
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
 
 
 def edge(data: bytearray, chance: random.Random) -> None:
-    """One byte to a value at the edge of something. Headers are hit more often than bodies."""
+    """Sets one byte to a boundary value. Headers are changed more often than bodies."""
     if data:
         end = min(len(data), chance.choice((64, 128, len(data))))
         data[chance.randrange(end)] = chance.choice(EDGES)

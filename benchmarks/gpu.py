@@ -46,7 +46,9 @@ PRODUCTS = "PowerSGD's products, rank 4"
 
 @dataclass(frozen=True)
 class Case:
-    """Something to time, and the fewest bytes an entry that it must move; 0: it is no one pass."""
+    """A kernel to time, with the fewest bytes an entry that it must move; 0 if it is not a single
+    pass.
+    """
 
     name: str
     bytes_per_entry: float
@@ -166,7 +168,7 @@ def cases(entries: int, device: str, whole: bool) -> Iterator[Case]:
 
 
 def report(entries: int, whole: bool) -> bool:
-    """Returns one row for each case; whether none failed."""
+    """Prints one row for each case; True if none failed."""
     print(f"{torch.cuda.get_device_name()}, {entries:,} floats")
     print(f"{'what':34}{'ms':>9}{'TB/s':>8}{'of copy':>9}")
     took = dict[str, float]()

@@ -73,7 +73,7 @@ def parse() -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, hosts: list[str], rate: str) -> None:
-    """One job, over links of one rate."""
+    """Runs one job over links of one rate."""
     file = options.out / "hosts"
     file.write_text("".join(f"{host} slots=1\n" for host in hosts))
     _, *line = starting(Settings(n=len(hosts), hostfile=str(file), comm_type="Allgather"))

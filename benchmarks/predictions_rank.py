@@ -59,7 +59,7 @@ PROBED: Final = 6  # passes
 
 @dataclass(frozen=True)
 class Cell:
-    """One set-up."""
+    """The settings of one measurement."""
 
     network: str
     rate: str

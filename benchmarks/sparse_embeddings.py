@@ -49,7 +49,7 @@ class Way:
     sent: int = 0
 
     def step(self, flat: Tensor, gradient: RowGradient, number: int) -> None:
-        """One step, from the rows of the batch to the frame."""
+        """Runs one step, from the rows of the batch to the frame."""
         began = time.thread_time()
         if self.rows:
             self.rows["first"] = gradient

@@ -139,7 +139,7 @@ def rows_changed(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
 
 
 def one_row(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
-    """One section has another content, and its row agrees; or only the row is another."""
+    """Changes the content of one section and its row, or the row alone."""
     if not parts.rows:
         return parts
     rows, place = list(parts.rows), chance.randrange(len(parts.rows))
@@ -176,7 +176,7 @@ def described_otherwise(parts: Parts, donor: Parts, chance: random.Random) -> Pa
 
 
 def reshaped(shape: Shape, chance: random.Random) -> Shape:
-    """As many entries otherwise arranged, more dimensions, or other sizes."""
+    """Returns other dimensions: the same number of entries, more dimensions, or other sizes."""
     sizes = [*shape.sizes]
     match chance.randrange(4):
         case 0:

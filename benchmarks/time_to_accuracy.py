@@ -138,7 +138,7 @@ def trained(options: argparse.Namespace) -> list[str]:
 def with_ddp(
     options: argparse.Namespace, contender: Contender, hosts: list[str], seed: int, folder: Path
 ) -> None:
-    """One process of DDP on each host."""
+    """Starts one process of DDP on each host."""
     last = max(options.target)
     limits = ["--steps", str(options.steps), "--every", str(EVERY), "--target", str(last)]
     words = [DDP, "--hook", contender.hook, *limits, *trained(options), "--out", str(folder)]

@@ -73,7 +73,7 @@ class Roles:
 
 
 def make_roles(specs: Sequence[str]) -> tuple[Roles, list[bytes]]:
-    """Both ends, and valid frames of every kind."""
+    """Returns both ends of a link, and valid frames of every kind."""
     plans = [plan(PARAMETERS, make_codec(spec), ONE) for spec in specs]
     buckets = [bucket for planned in plans for bucket in planned]
     wires, generator = network(2), Generator().manual_seed(0)

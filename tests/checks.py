@@ -21,7 +21,7 @@ own: set[Any] = set()  # constructors that check their arguments themselves
 
 
 def install() -> None:
-    """From here on, modules that jaxtyping's import hook loads are checked in this way."""
+    """Installs the checks for all modules that jaxtyping's import hook loads later."""
     jaxtyping.jaxtyped = jaxtyping._decorator.jaxtyped = checked
 
 

@@ -24,7 +24,7 @@ def roundtrip(codec: Codec, gradient: Tensor, seed: int = 0) -> Tensor:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Without the checks of shapes and types, which take five times as long as a small gradient.
+    """Disables the checks of shapes and types, which take five times as long as a small gradient.
 
     For calls that have been made under them before, with as many dimensions and the same types.
     """

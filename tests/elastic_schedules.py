@@ -35,7 +35,7 @@ from atomo.memory import Residual
 from atomo.transports import Transport, network
 from atomo.wire import Compression
 
-__all__ = ["Came", "Ship", "check", "play", "scheduled"]
+__all__ = ["ElasticJob", "ScheduleCounts", "check", "play", "scheduled"]
 
 OWN = 6  # entries of each rank
 MOST = 5  # ranks that take part at a time
@@ -75,7 +75,7 @@ class Log:
 
 
 @dataclass(frozen=True)
-class Came:
+class ScheduleCounts:
     """Counts of events over schedules."""
 
     died: int = 0
@@ -84,12 +84,12 @@ class Came:
     died_waiting: int = 0
     died_joined: int = 0
 
-    def __add__(self, other: "Came") -> "Came":
+    def __add__(self, other: "ScheduleCounts") -> "ScheduleCounts":
         pairs = zip(astuple(self), astuple(other), strict=True)
-        return Came(*(one + two for one, two in pairs))
+        return ScheduleCounts(*(one + two for one, two in pairs))
 
 
-class Ship:
+class ElasticJob:
     """Ranks whose gradient is in their own entries alone, and spares that become such ranks."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Ship:
                 raise
 
     def _stop(self, rank: int) -> NoReturn:
-        """Does nothing from here on, until rank 0 has it killed."""
+        """Blocks until rank 0 has it killed."""
         stopped = self._stopped.setdefault(rank, threading.Event())
         stopped.wait(PATIENCE_S)
         raise PeerLost(rank, "dying, itself")
@@ -163,7 +163,7 @@ class Ship:
         log.over = True
 
     def _begin(self, group: ElasticGroup, log: Log) -> bool:
-        """Waits for a place; whether it came."""
+        """Waits for a slot; True if the spare got one."""
         dealt = group.wait_for_slot()
         if dealt is None:
             log.waited = log.over = True
@@ -231,70 +231,70 @@ class Ship:
         )
 
 
-def scheduled(seed: int) -> Ship:
+def scheduled(seed: int) -> ElasticJob:
     """Returns a job in which some ranks die, each after a number of messages, or while
     they wait.
     """
     dice = random.Random(seed)
     ranks, steps = dice.randint(2, MOST), dice.randint(1, 7)
     spares, least = dice.randint(0, SPARES), dice.choice((1, 1, 2, 3))
-    ship = Ship(ranks, steps, dice.randrange(len(WAYS)), seed, min(least, ranks), spares)
+    job = ElasticJob(ranks, steps, dice.randrange(len(WAYS)), seed, min(least, ranks), spares)
     for rank in dice.sample(range(1, ranks), dice.randint(1, ranks - 1)):
-        ship.ends[rank] = CrashingTransport(ship.wires[rank], dice.randint(0, 5 * ranks * steps))
+        job.ends[rank] = CrashingTransport(job.wires[rank], dice.randint(0, 5 * ranks * steps))
     for rank in range(ranks, ranks + spares):
         match dice.randrange(4):
             case 0:
-                ship.ends[rank] = CrashingTransport(ship.wires[rank], dice.randint(0, 5 * ranks))
+                job.ends[rank] = CrashingTransport(job.wires[rank], dice.randint(0, 5 * ranks))
             case 1:
-                ship.kills[rank] = dice.randint(1, steps)
-    return ship
+                job.kills[rank] = dice.randint(1, steps)
+    return job
 
 
-def play(ship: Ship) -> None:
+def play(job: ElasticJob) -> None:
     """Runs all ranks to their ends."""
-    bodies: list[Callable[[], object]] = [lambda r=r: ship.sail(r) for r in ship.everyone]  # type: ignore[misc]
-    together(bodies, lambda: ship.wires[0].abort(1))
+    bodies: list[Callable[[], object]] = [lambda r=r: job.sail(r) for r in job.everyone]  # type: ignore[misc]
+    together(bodies, lambda: job.wires[0].abort(1))
 
 
-def check(seed: int) -> Came:
+def check(seed: int) -> ScheduleCounts:
     """Runs a schedule to its end, checks it, and returns the counts."""
-    ship = scheduled(seed)
-    play(ship)
-    left = [rank for rank, log in enumerate(ship.logs) if log.over]
-    first = ship.logs[0]
+    job = scheduled(seed)
+    play(job)
+    left = [rank for rank, log in enumerate(job.logs) if log.over]
+    first = job.logs[0]
     assert 0 in left, seed
-    assert {*ship.everyone} - {*left} == {r for r in ship.everyone if ship._is_dead(r)}
-    check_places(ship)
+    assert {*job.everyone} - {*left} == {r for r in job.everyone if job._is_dead(r)}
+    check_places(job)
     for rank in left:
-        log = ship.logs[rank]
+        log = job.logs[rank]
         if log.waited:
             continue
         assert log.weights.equal(first.weights), (seed, rank)
         since = first.counted[log.before :], first.shared[log.before :], first.too_few
         assert (log.counted, log.shared, log.too_few) == since, (seed, rank)
-        error = (log.given + ship.kept(rank) - log.computed).abs().max()
+        error = (log.given + job.kept(rank) - log.computed).abs().max()
         assert error < 1e-3, (seed, rank, error)
-    assert first.too_few or len(first.counted) == ship.steps, seed
+    assert first.too_few or len(first.counted) == job.steps, seed
     lost = 0
-    for step, (asked, used, gone, *images) in enumerate(ship.books):
+    for step, (asked, used, gone, *images) in enumerate(job.books):
         assert asked == used + gone, (seed, step)
         assert images[0] == images[1] + images[2] == IMAGES, (seed, step)
         assert used == len(first.counted[step]), (seed, step)
         lost += gone
-    for states in ship.states:
+    for states in job.states:
         if states:
             assert all(state["weights"].equal(states[0]["weights"]) for state in states.values())
-    joined = {rank for who in first.shared for rank in who if rank >= ship.ranks}
-    dead_spares = {rank for rank in ship.everyone[ship.ranks :] if rank not in left}
+    joined = {rank for who in first.shared for rank in who if rank >= job.ranks}
+    dead_spares = {rank for rank in job.everyone[job.ranks :] if rank not in left}
     parts = len(dead_spares - joined), len(dead_spares & joined)
-    return Came(len(ship.everyone) - len(left), lost, len(joined), *parts)
+    return ScheduleCounts(len(job.everyone) - len(left), lost, len(joined), *parts)
 
 
-def check_places(ship: Ship) -> None:
+def check_places(job: ElasticJob) -> None:
     """Asserts that who has waited to the end did so because all places were taken in each step."""
-    first = ship.logs[0]
-    if any(log.waited for log in ship.logs) and not first.too_few:
-        assert {len(sharing) for sharing in first.shared} == {ship.ranks}, ship.seed
+    first = job.logs[0]
+    if any(log.waited for log in job.logs) and not first.too_few:
+        assert {len(sharing) for sharing in first.shared} == {job.ranks}, job.seed
 
 
 def main() -> None:
@@ -305,7 +305,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(options.seed, options.seed + options.schedules)
-    came = sum(map(check, seeds), Came())
+    came = sum(map(check, seeds), ScheduleCounts())
     sys.stdout.write(
         f"{len(seeds)} schedules: {came.died} ranks died, {came.lost} gradients were lost; "
         f"{came.joined} spares joined, of which {came.died_joined} died, and {came.died_waiting} "

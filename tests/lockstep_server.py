@@ -87,7 +87,7 @@ class LockstepServer:
         return step
 
     def step(self, step: int, workers: tuple[int, ...] = (1, 2, 3)) -> list[int]:
-        """Returns a whole step of these; who counted."""
+        """Runs a whole step with these workers; returns those that counted."""
         self.broadcast(step)
         for worker in workers:
             assert self.answer(worker) == step
@@ -117,7 +117,7 @@ class LockstepServer:
 
 
 def sealed(frame: Bytes) -> Bytes:
-    """With a checksum that matches."""
+    """Returns the frame with a valid checksum."""
     struct.pack_into("<Q", frame.data, CHECKSUM_AT, checksum(frame))
     return frame
 
@@ -211,7 +211,7 @@ NUMBER_TAMPERINGS = 2  # of them, the last
 def tamper(
     lockstep: LockstepServer, tamper: Callable[[Bytes, Bucket], list[Bytes]], at: int
 ) -> None:
-    """Has worker 2 tell a lie about one of its buckets."""
+    """Makes worker 2 send a bad frame for one of its buckets."""
 
     def told(frame: Bytes, number: int) -> list[Bytes]:
         header = read_header(frame)

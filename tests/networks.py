@@ -26,7 +26,7 @@ def small(num_classes: int, input_shape: tuple[int, ...]) -> Module:
 
 
 def normed(num_classes: int, input_shape: tuple[int, ...]) -> Module:
-    """With statistics that a pass changes."""
+    """Returns a network with batch norm, whose statistics a forward pass changes."""
     return Sequential(
         Flatten(),
         Linear(math.prod(input_shape), 24),

@@ -110,7 +110,7 @@ class ServerHarness:
             self._is_busy(worker, False)
 
     def _serves(self, client: Client, worker: int) -> bool:
-        """Carries out an order; whether there will be another."""
+        """Carries out a command; True if another follows."""
         order = client.pull()
         self._is_busy(worker, True)
         if order.kind is Kind.SAVE:
@@ -142,7 +142,7 @@ class ServerHarness:
         self._is_busy(worker, True)
 
     def step(self, step: int) -> list[int]:
-        """Returns the master's part; the ranks that counted."""
+        """Runs the master's part of a step; returns the ranks that counted."""
         self.server.broadcast(step, torch.full((ENTRIES,), float(step)))
         reports = self.server.collect(self.sum)
         taken = self.server._counted_step

@@ -17,19 +17,21 @@ from crashing_transport import CrashingTransport
 from server_harness import ServerHarness, kept
 from support import together
 
-__all__ = ["Came", "check", "scheduled", "working"]
+__all__ = ["ScheduleCounts", "check", "scheduled", "working"]
 
 
 @dataclass(frozen=True)
-class Came:
+class ScheduleCounts:
     """Counts of events over schedules."""
 
     joined: int = 0
     late: int = 0
     lost: int = 0
 
-    def __add__(self, other: "Came") -> "Came":
-        return Came(self.joined + other.joined, self.late + other.late, self.lost + other.lost)
+    def __add__(self, other: "ScheduleCounts") -> "ScheduleCounts":
+        return ScheduleCounts(
+            self.joined + other.joined, self.late + other.late, self.lost + other.lost
+        )
 
 
 def working(harness: ServerHarness, *workers: int) -> list[Callable[[], object]]:
@@ -59,7 +61,7 @@ def scheduled(seed: int) -> tuple[ServerHarness, int]:
     return harness, steps
 
 
-def check(seed: int) -> Came:
+def check(seed: int) -> ScheduleCounts:
     """Plays a schedule to its end, and asserts that it went as it must."""
     harness, steps = scheduled(seed)
 
@@ -79,7 +81,7 @@ def check(seed: int) -> Came:
     return judged(harness, seed)
 
 
-def judged(harness: ServerHarness, seed: int) -> Came:
+def judged(harness: ServerHarness, seed: int) -> ScheduleCounts:
     """Checks the books of a harness, and returns its counts."""
     assert harness.balanced(), (seed, harness.books, harness.image_books)
     assert harness.books[-1][0].under_way == harness.image_books[-1][0].under_way == 0, seed
@@ -90,7 +92,7 @@ def judged(harness: ServerHarness, seed: int) -> Came:
     late, lost = (
         sum(getattr(book, what) for book, _ in harness.books) for what in ("late", "lost")
     )
-    return Came(joined, late, lost)
+    return ScheduleCounts(joined, late, lost)
 
 
 def main() -> None:
@@ -100,7 +102,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.schedules)
-    sys.stdout.write(f"{len(seeds)} schedules: {sum(map(check, seeds), Came())}\n")
+    sys.stdout.write(f"{len(seeds)} schedules: {sum(map(check, seeds), ScheduleCounts())}\n")
 
 
 if __name__ == "__main__":

@@ -165,7 +165,7 @@ def test_two_processes_on_one_gpu_keep_the_same_weights(tmp_path, code, dtype):
 
 @pytest.mark.slow
 def test_their_script_learns_on_a_cpu(tmp_path, capsys):
-    """Its only rank, in this process."""
+    """The script runs in this process, as the only rank."""
     cuda_ranks.main(0, 1, tmp_path, "gloo", "qsgd", torch.bfloat16)
     assert capsys.readouterr().out.strip()
 
@@ -260,7 +260,7 @@ def test_dense_sums_over_mpi_are_alike_from_gpu_to_gpu_and_by_way_of_hosts(tmp_p
 @EITHER
 @pytest.mark.usefixtures("group")
 def test_what_is_sent_whole_is_the_gradient_itself(place):
-    """With every entry sent, a world of one trains as without the hook."""
+    """A world of one that sends every entry trains as without the hook."""
     ends = []
     for hooked in (False, True):
         torch.manual_seed(1)

@@ -42,7 +42,7 @@ def on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lift(monkeypatch: pytest.MonkeyPatch, kind: Any, put: Put) -> None:
-    """Has the codecs of a class encode and add up where `put` puts tensors: on the GPU."""
+    """Makes the codecs of a class encode and add on the GPU, or wherever `put` puts tensors."""
     encode, encode_all = kind.encode, kind.encode_all
 
     def encode_there(self: Any, gradient: Tensor, generator: Generator) -> Any:

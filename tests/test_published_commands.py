@@ -53,7 +53,7 @@ class Line:
 
     @property
     def words(self) -> list[str]:
-        """Its options, with paths that do not depend on where a test runs."""
+        """The options of the command, with paths that do not depend on the test's folder."""
         given = shlex.split(self.ours)[2:]
         return [str(ROOT / word) if word.startswith("configs/") else word for word in given]
 

@@ -98,7 +98,7 @@ def test_what_the_readme_counts_is_so_many(things, many):
 
 
 def test_the_sample_is_a_run_of_todays_network_and_data(tmp_path):
-    """Its losses and times are `benchmarks/readme.py`'s to look after."""
+    """`benchmarks/readme.py` checks the losses and times."""
     sample = section(README.read_text(), "Two commands")
     data, options = load_dataset("Digits", tmp_path), Settings()
     entries = sum(p.numel() for p in build_model("LeNet", data.input_shape, 10).parameters())

@@ -124,7 +124,7 @@ def test_several_frames_take_no_more_than_one(spec):
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["natural", "qsgd", "terngrad"])
 def test_a_damaged_code_is_refused_where_the_sum_is(spec):
-    """Nobody waits for the streams alone: what reads the symbols says that they are none."""
+    """No host waits for the streams alone: the reader of symbols reports that there are none."""
     codec = make_codec(spec)
     payload = codec.encode(normal((ENTRIES,)), torch.Generator().manual_seed(1))
     assert int(payload.words[1]) != entropy.PLAIN

@@ -218,7 +218,7 @@ def test_a_worker_may_be_lost_wherever_it_is_in_a_step(faults, words, tmp_path):
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_defect_takes_its_worker_alone_and_with_too_few_left_a_checkpoint_is_written(tmp_path):
-    """And started again the job goes on from it, with all workers."""
+    """A job that is started again continues from the checkpoint, with all workers."""
     first = str(tmp_path / "first")
     fault = f"import os\n        if not os.path.exists({first!r}): os.mkdir({first!r}); {DEFECT}"
     words = ["--min-workers=2", "--eval-freq=100", "--max-restarts=1"]
@@ -234,7 +234,7 @@ def test_a_defect_takes_its_worker_alone_and_with_too_few_left_a_checkpoint_is_w
 
 @pytest.mark.slow
 def test_ranks_without_a_master_go_on_without_those_that_are_stopped_or_killed(tmp_path):
-    """One before its step, one that has the mean and was about to say so."""
+    """One rank dies before its step, one when it has the mean and has not yet reported it."""
     report = IN_GATHER.format(what="the report", step=6, fault=KILL)
     sources = {1: REPLICA.format(fault=STOP), 3: report}
     words = ["--comm-type=Allreduce", "--n=4", "--min-workers=1", "--fusion=layer", "--timeout=12"]

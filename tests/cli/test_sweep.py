@@ -86,7 +86,7 @@ LOSSES = {0.1: [2.0] * 19 + [1.0, 3.0], 0.2: [9.0] * 19 + [0.5, 0.5], 5.0: [9.0]
 
 
 def write_metrics(settings: Settings) -> int:
-    """In place of training."""
+    """Replaces the training."""
     folder = Path(settings.train_dir)
     folder.mkdir(parents=True)
     for step, loss in enumerate(LOSSES[settings.lr], 1):

@@ -26,7 +26,7 @@ RAW = Compression(codec="none")
 TIMEOUT_S = 600.0  # only a hang takes as long
 
 
-class Cast:
+class ServerAndWorkers:
     """A server and clients with gradients of their own, in threads where they wait."""
 
     def __init__(self, needed: int, code: str) -> None:
@@ -46,7 +46,7 @@ class Cast:
         return torch.randn(bucket.size, generator=generator) * worker
 
     def work(self, worker: int, step: int = 1) -> None:
-        """One step of a worker."""
+        """Runs one step of a worker."""
         assert self.clients[worker - 1].pull().step == step
         self.answer(worker, step)
 
@@ -80,7 +80,7 @@ class Cast:
 
 
 def test_all_workers_encode_with_the_largest_scale_and_sums_are_small_integers():
-    cast = Cast(needed=3, code="terngrad(clip=0, scale=shared)")
+    cast = ServerAndWorkers(needed=3, code="terngrad(clip=0, scale=shared)")
     assert len(cast.buckets) == 2
     cast.broadcast(1)
     collect = lambda: cast.server.collect(cast.sum)  # noqa: E731
@@ -102,8 +102,8 @@ def test_all_workers_encode_with_the_largest_scale_and_sums_are_small_integers()
 def test_the_mean_is_unbiased():
     """Within five standard errors, over draws that differ by the step."""
     draws, total = 400, torch.zeros(ENTRIES)
-    cast = Cast(needed=3, code="terngrad(clip=0, scale=shared)")
-    cast.gradient = lambda w, b, step=1: Cast.gradient(cast, w, b)  # type: ignore[method-assign]
+    cast = ServerAndWorkers(needed=3, code="terngrad(clip=0, scale=shared)")
+    cast.gradient = lambda w, b, step=1: ServerAndWorkers.gradient(cast, w, b)  # type: ignore[method-assign]
 
     def serve() -> None:
         for step in range(1, draws + 1):
@@ -128,7 +128,7 @@ def test_the_mean_is_unbiased():
 
 
 def test_who_asks_too_late_is_not_kept_waiting():
-    cast = Cast(needed=2, code="terngrad(scale=shared)")
+    cast = ServerAndWorkers(needed=2, code="terngrad(scale=shared)")
     cast.broadcast(1)
     collect = lambda: cast.server.collect(cast.sum)  # noqa: E731
     together([collect, lambda: cast.work(1), lambda: cast.work(2)])
@@ -154,7 +154,7 @@ def test_who_asks_too_late_is_not_kept_waiting():
     ],
 )
 def test_hostile_scales_are_refused(scales, message):
-    cast = Cast(needed=3, code="terngrad(scale=shared)")
+    cast = ServerAndWorkers(needed=3, code="terngrad(scale=shared)")
     cast.broadcast(1)
     frame = pack(Header(Kind.SCALES, 1, 2), [torch.tensor(scales, dtype=torch.float64)], RAW)
     cast.transports[2].send(0, frame, "scales")
@@ -165,7 +165,7 @@ def test_hostile_scales_are_refused(scales, message):
 
 
 def test_a_gradient_that_is_not_finite_is_named():
-    cast = Cast(needed=3, code="terngrad(scale=shared)")
+    cast = ServerAndWorkers(needed=3, code="terngrad(scale=shared)")
     cast.broadcast(1)
     cast.clients[0].pull()
     held = [(bucket, torch.full((bucket.size,), math.nan)) for bucket in cast.buckets]

@@ -21,7 +21,7 @@ ENTRIES = 100_003
 
 @pytest.fixture
 def chunked(monkeypatch):
-    """Has sums between hosts cut into many chunks, of which the last pieces are shorter."""
+    """Makes sums between hosts use many chunks; the last pieces are shorter."""
     monkeypatch.setattr(pieces, "SMALLEST", 1000)
 
 

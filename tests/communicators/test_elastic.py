@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from crashing_transport import CrashingTransport
-from elastic_schedules import WAYS, Came, Ship, check, play
+from elastic_schedules import WAYS, ElasticJob, ScheduleCounts, check, play
 from selection import slow_but
 from support import together
 
@@ -34,7 +34,7 @@ REPORTS = {rank: Report(float(rank), 2.0, 3.0, 0.1, 0.2, 0.3, 0.4) for rank in r
 
 @pytest.mark.slow
 def test_random_schedules():
-    came = sum(map(check, range(60)), Came())
+    came = sum(map(check, range(60)), ScheduleCounts())
     # Some die where their gradient is in no step, and some where it is.
     assert came.died > came.lost > 5
     assert min(came.joined, came.died_joined, came.died_waiting) > 0
@@ -43,42 +43,42 @@ def test_random_schedules():
 @pytest.mark.parametrize("way", slow_but([1, 3], range(len(WAYS))))
 @pytest.mark.parametrize("breaths", slow_but([0, 8], range(0, 16, 2)))
 def test_a_step_goes_on_with_those_who_are_left(way, breaths):
-    ship = Ship(4, steps=3, way=way, seed=0)
-    ship.ends[2] = CrashingTransport(ship.wires[2], breaths)
-    play(ship)
-    first = ship.logs[0]
+    job = ElasticJob(4, steps=3, way=way, seed=0)
+    job.ends[2] = CrashingTransport(job.wires[2], breaths)
+    play(job)
+    first = job.logs[0]
     assert [2 in counted for counted in first.counted] == sorted(
         (2 in counted for counted in first.counted), reverse=True
     )
-    lost = [book[2] for book in ship.books]
+    lost = [book[2] for book in job.books]
     assert lost == [
         int(2 not in counted and book[0] == 4)
-        for counted, book in zip(first.counted, ship.books, strict=True)
+        for counted, book in zip(first.counted, job.books, strict=True)
     ]
-    assert all(ship.logs[rank].weights.equal(first.weights) for rank in (1, 3))
+    assert all(job.logs[rank].weights.equal(first.weights) for rank in (1, 3))
 
 
 @pytest.mark.slow
 def test_who_is_stopped_is_killed_and_nobody_who_waits_for_it():
-    ship = Ship(4, steps=3, way=3, seed=0, spares=1)
-    ship.hangs, ship.patience_s = {2: 2}, 3.0
-    play(ship)
-    first = ship.logs[0]
+    job = ElasticJob(4, steps=3, way=3, seed=0, spares=1)
+    job.hangs, job.patience_s = {2: 2}, 3.0
+    play(job)
+    first = job.logs[0]
     assert first.counted == [(0, 1, 2, 3), (0, 1, 3), (0, 1, 3, 4)]
     assert first.notes[0].startswith("rank 0 waited 3 s for bucket 0 of step 2 of rank ")
     assert first.notes[0].endswith("; see --timeout; who is stopped or stuck is killed")
     assert len(first.notes) == 3, first.notes
-    assert all(ship.logs[rank].weights.equal(first.weights) for rank in (1, 3, 4))
+    assert all(job.logs[rank].weights.equal(first.weights) for rank in (1, 3, 4))
 
 
 @pytest.mark.parametrize("way", slow_but([1, 3], range(len(WAYS))))
 def test_a_spare_takes_the_place_of_the_dead_from_the_next_step_on(way):
-    ship = Ship(3, steps=6, way=way, seed=0, least=3, spares=3)
-    ship.deaths, ship.kills = {2: 2, 4: 4}, {3: 2}
-    play(ship)
-    first = ship.logs[0]
+    job = ElasticJob(3, steps=6, way=way, seed=0, least=3, spares=3)
+    job.deaths, job.kills = {2: 2, 4: 4}, {3: 2}
+    play(job)
+    first = job.logs[0]
     assert first.counted == [(0, 1, 2), (0, 1), (0, 1, 4), (0, 1), (0, 1, 5), (0, 1, 5)]
-    assert [book[:3] for book in ship.books] == [
+    assert [book[:3] for book in job.books] == [
         (3, len(who), 3 - len(who)) for who in first.counted
     ]
     assert first.notes.pop(first.notes.index("spare 3 is gone; 2 are left"))  # whenever it is heard
@@ -89,48 +89,48 @@ def test_a_spare_takes_the_place_of_the_dead_from_the_next_step_on(way):
         "rank 5, a spare, takes part from step 5 on",
     ]
     for rank in (1, 5):
-        assert ship.logs[rank].weights.equal(first.weights)
+        assert job.logs[rank].weights.equal(first.weights)
 
 
 def test_a_spare_that_dies_as_it_joins_is_a_death_as_any_other():
-    ship = Ship(3, steps=5, way=0, seed=0, spares=2)
-    ship.deaths = {2: 2}
-    ship.ends[3] = CrashingTransport(
-        ship.wires[3], 1
+    job = ElasticJob(3, steps=5, way=0, seed=0, spares=2)
+    job.deaths = {2: 2}
+    job.ends[3] = CrashingTransport(
+        job.wires[3], 1
     )  # it hears of its place, and says nothing any more
-    play(ship)
-    assert ship.logs[0].counted == [(0, 1, 2), (0, 1), (0, 1), (0, 1, 4), (0, 1, 4)]
-    assert [book[:3] for book in ship.books[2:4]] == [(3, 2, 1), (3, 3, 0)]
+    play(job)
+    assert job.logs[0].counted == [(0, 1, 2), (0, 1), (0, 1), (0, 1, 4), (0, 1, 4)]
+    assert [book[:3] for book in job.books[2:4]] == [(3, 2, 1), (3, 3, 0)]
 
 
 def test_those_who_wait_count_among_those_who_must_be_left():
-    ship = Ship(3, steps=5, way=0, seed=0, least=3, spares=1)
-    ship.deaths = {2: 2, 1: 3}
-    play(ship)
-    first = ship.logs[0]
+    job = ElasticJob(3, steps=5, way=0, seed=0, least=3, spares=1)
+    job.deaths = {2: 2, 1: 3}
+    play(job)
+    first = job.logs[0]
     assert (first.counted, first.too_few) == ([(0, 1, 2), (0, 1)], True)
-    assert ship.logs[3].counted == []
-    assert ship.logs[3].weights.equal(first.weights)
+    assert job.logs[3].counted == []
+    assert job.logs[3].weights.equal(first.weights)
 
 
 def test_no_place_goes_to_who_died_before_all_met():
-    ship = Ship(3, steps=5, way=0, seed=0, least=3, spares=1)
-    ship.deaths, ship.kills = {2: 2}, {3: 3}
-    play(ship)
-    assert [ship.logs[rank].counted for rank in (0, 1)] == [[(0, 1, 2), (0, 1)]] * 2
-    assert [ship.logs[rank].too_few for rank in (0, 1)] == [True, True]
-    told = ship.logs[0].notes
+    job = ElasticJob(3, steps=5, way=0, seed=0, least=3, spares=1)
+    job.deaths, job.kills = {2: 2}, {3: 3}
+    play(job)
+    assert [job.logs[rank].counted for rank in (0, 1)] == [[(0, 1, 2), (0, 1)]] * 2
+    assert [job.logs[rank].too_few for rank in (0, 1)] == [True, True]
+    told = job.logs[0].notes
     assert told[1:] == ["spare 3 is gone; 0 are left"], told
 
 
 def test_nothing_is_sent_for_spares_while_nobody_dies():
-    ships = Ship(3, steps=3, way=1, seed=0), Ship(3, steps=3, way=1, seed=0, spares=2)
-    for ship in ships:
-        play(ship)
-    told = [[wire.sent_bytes for wire in ship.wires[:3]] for ship in ships]
+    jobs = ElasticJob(3, steps=3, way=1, seed=0), ElasticJob(3, steps=3, way=1, seed=0, spares=2)
+    for job in jobs:
+        play(job)
+    told = [[wire.sent_bytes for wire in job.wires[:3]] for job in jobs]
     end = control_frame(Kind.STOP, 3, 0).size
     assert told[1] == [told[0][0] + 2 * end, *told[0][1:]]
-    assert [wire.sent_bytes for wire in ships[1].wires[3:]] == [0, 0]
+    assert [wire.sent_bytes for wire in jobs[1].wires[3:]] == [0, 0]
 
 
 def test_what_one_who_is_left_has_taken_all_take():
@@ -173,13 +173,13 @@ def test_those_that_repeat_are_those_that_take_back():
 
 
 def test_rank_0_is_not_outlived():
-    ship = Ship(3, steps=3, way=0, seed=0)
-    ship.ends[0] = CrashingTransport(ship.wires[0], 5)
+    job = ElasticJob(3, steps=3, way=0, seed=0)
+    job.ends[0] = CrashingTransport(job.wires[0], 5)
     ends: list[str] = []
 
     def body(rank: int) -> None:
         try:
-            ship._sail(rank)
+            job._sail(rank)
         except Exception as error:
             ends.append(str(error))
 

@@ -16,7 +16,7 @@ TIMEOUT_S = 300.0
 SOON_S = 15.0  # its twentieth
 
 
-class World:
+class SimulatedWorkers:
     """Workers with a simulated clock and simulated processor times."""
 
     def __init__(self, workers: int = 3, timeout_s: float = TIMEOUT_S) -> None:
@@ -41,7 +41,9 @@ class World:
     def pass_s(
         self, seconds: float, computing: tuple[int, ...] = (), step_s: float = 0.5
     ) -> list[int]:
-        """Lets time pass, and looks as the master does; who is taken for hung first."""
+        """Lets time pass, and checks as the master does; returns the first workers
+        taken for hung.
+        """
         end = self.now + seconds
         while self.now < end:
             self.now += step_s
@@ -52,86 +54,86 @@ class World:
         return []
 
 
-def given(world: World) -> None:
-    for worker in world.workers:
-        world.failure_detector.expect(worker)
-        world.failure_detector.give(worker)
+def given(simulated: SimulatedWorkers) -> None:
+    for worker in simulated.workers:
+        simulated.failure_detector.expect(worker)
+        simulated.failure_detector.give(worker)
 
 
 def test_one_that_does_nothing_is_hung_long_before_the_timeout():
-    world = World()
-    world.steps(6, 0.5)
-    given(world)
-    began = world.now
-    assert world.pass_s(TIMEOUT_S, computing=(1, 3)) == [2]
-    assert SOON_S <= world.now - began <= SOON_S * (1 + 2 / LOOKS_PER_LIMIT)
+    simulated = SimulatedWorkers()
+    simulated.steps(6, 0.5)
+    given(simulated)
+    began = simulated.now
+    assert simulated.pass_s(TIMEOUT_S, computing=(1, 3)) == [2]
+    assert SOON_S <= simulated.now - began <= SOON_S * (1 + 2 / LOOKS_PER_LIMIT)
 
 
 def test_one_that_computes_is_never_hung_however_slow_it_is():
-    world = World()
-    world.steps(6, 0.5)
-    given(world)
-    assert world.pass_s(0.99 * TIMEOUT_S, computing=(1, 2, 3)) == []
-    assert world.failure_detector.overdue(world.workers) == []
-    world.pass_s(0.02 * TIMEOUT_S, computing=(1, 2, 3))
-    assert world.failure_detector.overdue(world.workers) == [1, 2, 3]  # the bound of all
+    simulated = SimulatedWorkers()
+    simulated.steps(6, 0.5)
+    given(simulated)
+    assert simulated.pass_s(0.99 * TIMEOUT_S, computing=(1, 2, 3)) == []
+    assert simulated.failure_detector.overdue(simulated.workers) == []
+    simulated.pass_s(0.02 * TIMEOUT_S, computing=(1, 2, 3))
+    assert simulated.failure_detector.overdue(simulated.workers) == [1, 2, 3]  # the bound of all
 
 
 def test_one_that_sends_is_not_hung():
-    world = World()
-    world.steps(6, 0.5)
-    given(world)
+    simulated = SimulatedWorkers()
+    simulated.steps(6, 0.5)
+    given(simulated)
     for _ in range(10):
-        assert world.pass_s(0.9 * SOON_S, computing=(1, 3)) == []
-        world.failure_detector.hear(2)
+        assert simulated.pass_s(0.9 * SOON_S, computing=(1, 3)) == []
+        simulated.failure_detector.hear(2)
 
 
 @pytest.mark.parametrize(("took_s", "silence_limit_s"), [(0.01, 15.0), (2.0, 40.0), (60.0, 300.0)])
 def test_the_time_adapts_to_what_gradients_take(took_s, silence_limit_s):
-    world = World()
-    world.steps(1, 100.0)  # the first step compiles, so it does not count
-    world.steps(20, took_s)
+    simulated = SimulatedWorkers()
+    simulated.steps(1, 100.0)  # the first step compiles, so it does not count
+    simulated.steps(20, took_s)
     step_s = max(took_s, 0.5)  # as the world's clock ticks
-    assert world.failure_detector.silence_limit_s == pytest.approx(
+    assert simulated.failure_detector.silence_limit_s == pytest.approx(
         max(silence_limit_s, min(TIMEOUT_S, 20 * step_s))
     )
 
 
 def test_nobody_is_judged_before_enough_is_known():
-    world = World()
-    world.steps(2, 0.5)
-    given(world)
-    assert world.pass_s(TIMEOUT_S - 1) == []
+    simulated = SimulatedWorkers()
+    simulated.steps(2, 0.5)
+    given(simulated)
+    assert simulated.pass_s(TIMEOUT_S - 1) == []
 
 
 def test_nobody_is_judged_whose_processor_time_is_not_known():
-    world = World()
-    world.used[2] = None
-    world.steps(6, 0.5)
-    given(world)
-    assert world.pass_s(TIMEOUT_S - 1, computing=(1, 3)) == []
+    simulated = SimulatedWorkers()
+    simulated.used[2] = None
+    simulated.steps(6, 0.5)
+    given(simulated)
+    assert simulated.pass_s(TIMEOUT_S - 1, computing=(1, 3)) == []
 
 
 def test_a_master_that_was_held_up_begins_to_count_anew():
     """A laptop's lid, a stopped container: all were asleep, and it wakes first."""
-    world = World()
-    world.steps(6, 0.5)
-    given(world)
-    world.pass_s(0.9 * SOON_S, computing=(1, 3))
-    world.now += 3600.0
-    assert world.failure_detector.hung(world.workers) == []
-    assert world.pass_s(0.9 * SOON_S, computing=(1, 2, 3)) == []
+    simulated = SimulatedWorkers()
+    simulated.steps(6, 0.5)
+    given(simulated)
+    simulated.pass_s(0.9 * SOON_S, computing=(1, 3))
+    simulated.now += 3600.0
+    assert simulated.failure_detector.hung(simulated.workers) == []
+    assert simulated.pass_s(0.9 * SOON_S, computing=(1, 2, 3)) == []
 
 
 def test_the_slowest_is_named_with_how_much_slower_it_is():
-    world = World(workers=4)
-    assert world.failure_detector.slowest() == (0, 1.0)
+    simulated = SimulatedWorkers(workers=4)
+    assert simulated.failure_detector.slowest() == (0, 1.0)
     for _ in range(8):
-        given(world)
+        given(simulated)
         for worker in (1, 2, 4, 3):
-            world.now += 1.0 if worker < 3 else 0.5
-            world.failure_detector.complete(worker)
-    worker, slowness = world.failure_detector.slowest()
+            simulated.now += 1.0 if worker < 3 else 0.5
+            simulated.failure_detector.complete(worker)
+    worker, slowness = simulated.failure_detector.slowest()
     assert worker == 3
     assert slowness == pytest.approx(3.0 / 2.25)
 

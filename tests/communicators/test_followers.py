@@ -42,7 +42,7 @@ GOLDEN = Path(__file__).parents[1] / "wire" / "golden" / "update.frame"
 TIMEOUT_S = 600.0  # only a hang takes as long
 
 
-class Cast:
+class MasterAndFollowers:
     """A master and the workers that follow it, run step by step from the test's own thread."""
 
     def __init__(
@@ -94,7 +94,7 @@ class Cast:
             self.down.on_hash(worker, answer)
 
     def work(self, worker: int, step: int) -> None:
-        """One step of a worker, at the weights that the master has: which are then its own."""
+        """Runs one step of a worker, which first gets the master's weights."""
         client = self.clients[worker - 1]
         order = client.pull()
         assert order.step == step
@@ -129,7 +129,7 @@ def gradient(worker: int, step: int, bucket: Bucket) -> Tensor:
 
 
 def test_a_worker_that_was_late_learns_what_it_missed_in_order(tmp_path):
-    cast = Cast(tmp_path, workers=3, needed=2, code="topk(ratio=0.05)")
+    cast = MasterAndFollowers(tmp_path, workers=3, needed=2, code="topk(ratio=0.05)")
     cast.open()
     for worker in (1, 2):
         cast.work(worker, 1)
@@ -153,7 +153,7 @@ def test_a_worker_that_was_late_learns_what_it_missed_in_order(tmp_path):
 
 
 def test_who_missed_more_than_a_snapshot_gets_one(tmp_path):
-    cast = Cast(tmp_path, workers=3, needed=2)
+    cast = MasterAndFollowers(tmp_path, workers=3, needed=2)
     for step in (1, 2, 3):
         cast.open()
         for worker in (1, 2):
@@ -181,7 +181,7 @@ def test_who_missed_more_than_a_snapshot_gets_one(tmp_path):
     assert cast.is_like_the_master(1)
 
 
-def take_steps(cast: Cast, steps: int, begin: int = 1) -> None:
+def take_steps(cast: MasterAndFollowers, steps: int, begin: int = 1) -> None:
     """Runs steps to which all workers contribute."""
     for step in range(begin, begin + steps):
         cast.open()
@@ -191,7 +191,7 @@ def take_steps(cast: Cast, steps: int, begin: int = 1) -> None:
 
 
 def test_the_order_of_ranks_is_kept_and_so_is_the_factor(tmp_path):
-    cast = Cast(tmp_path, workers=3, needed=3, code="fp16")
+    cast = MasterAndFollowers(tmp_path, workers=3, needed=3, code="fp16")
     take_steps(cast, 3)
     cast.open()
     for client in cast.clients:
@@ -204,7 +204,7 @@ def test_weights_that_differ_are_reported_and_healed(tmp_path, monkeypatch, time
     monkeypatch.setattr(
         "atomo.communicators.parameter_server.weight_sync.weight_hashes.CHECK_EVERY", 2
     )
-    cast = Cast(tmp_path, workers=2, needed=2)
+    cast = MasterAndFollowers(tmp_path, workers=2, needed=2)
     for time in range(times):
         while cast.step < 2 * time + 2:
             take_steps(cast, 1, begin=cast.step + 1)
@@ -226,7 +226,7 @@ def test_weights_that_differ_are_reported_and_healed(tmp_path, monkeypatch, time
 
 
 def test_who_built_other_weights_is_sent_the_masters(tmp_path):
-    cast = Cast(tmp_path, workers=2, needed=2)
+    cast = MasterAndFollowers(tmp_path, workers=2, needed=2)
     cast.replicas[0].weights += 1
     cast.open()
     assert cast.clients[0].pull().weights.equal(cast.master.weights)
@@ -236,7 +236,7 @@ def test_who_built_other_weights_is_sent_the_masters(tmp_path):
 
 
 def test_the_end_is_compared_as_well(tmp_path):
-    cast = Cast(tmp_path, workers=2, needed=2)
+    cast = MasterAndFollowers(tmp_path, workers=2, needed=2)
     take_steps(cast, 3)
     cast.replicas[1].weights[7] += 1e-3
 
@@ -440,7 +440,7 @@ def test_damaged_optimisers_are_refused(tmp_path):
 
 
 def test_a_hash_that_nobody_asked_for_is_refused(tmp_path):
-    cast = Cast(tmp_path, workers=2, needed=2)
+    cast = MasterAndFollowers(tmp_path, workers=2, needed=2)
     cast.open()
     frame = pack(Header(Kind.HASH, 0, 1), [torch.zeros(8, dtype=torch.uint8)], RAW)
     cast.transports[1].send(0, frame, "a hash")

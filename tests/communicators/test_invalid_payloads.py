@@ -101,7 +101,7 @@ def test_atoms_that_cannot_be_or_come_twice_are_refused(code):
         return do
 
     def both(sections: list[Tensor]) -> None:
-        """One that was drawn is among the certain as well."""
+        """Repeats an index: a drawn one is among the certain ones as well."""
         drawn = rice.decode(sections[first + 1], int(sections[first][1]), SIZE)
         sections[first][2] = 1
         sections[first + 4] = rice.encode(drawn[:1], SIZE)

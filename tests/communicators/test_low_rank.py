@@ -169,7 +169,7 @@ def test_what_is_sent_and_what_is_kept_are_what_came_in(kind):
 
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_gradient_of_low_rank_arrives_whole(kind):
-    """As far as the rank goes nothing is lost: in one step, or in two of one sum each."""
+    """Gradients of at most this rank lose nothing: in one step, or in two of one sum each."""
 
     def low(rank: int, step: int) -> Gradients:
         del step

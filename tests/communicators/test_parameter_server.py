@@ -22,7 +22,7 @@ RAW = Compression(codec="none")
 TIMEOUT_S = 600.0  # only a hang takes as long
 
 
-class Cast:
+class ServerAndWorkers:
     """A server and its clients, run one message at a time from the test's own thread."""
 
     def __init__(self, workers: int, needed: int, code: str = "sgd", bucket_bytes: int = 10**6):
@@ -55,7 +55,7 @@ def all_equal(tensor: Tensor, value: float) -> bool:
 
 
 def test_a_step_carries_weights_down_and_the_mean_gradient_up():
-    cast = Cast(workers=3, needed=3, bucket_bytes=20)
+    cast = ServerAndWorkers(workers=3, needed=3, bucket_bytes=20)
     assert len(cast.buckets) == 2
     cast.broadcast(1)
     for worker in (3, 1, 2):
@@ -73,7 +73,7 @@ def test_a_step_carries_weights_down_and_the_mean_gradient_up():
 def test_equal_gradients_give_equal_bits_in_whatever_order_they_arrive():
     sums = []
     for arrival in ((1, 2, 3), (3, 2, 1), (2, 3, 1)):
-        cast = Cast(workers=3, needed=3, bucket_bytes=20)
+        cast = ServerAndWorkers(workers=3, needed=3, bucket_bytes=20)
         cast.broadcast(1)
         for client in cast.clients:
             client.pull()
@@ -86,7 +86,7 @@ def test_equal_gradients_give_equal_bits_in_whatever_order_they_arrive():
 
 
 def test_a_late_gradient_is_discarded_and_its_worker_told():
-    cast = Cast(workers=3, needed=2, code="fp16")
+    cast = ServerAndWorkers(workers=3, needed=2, code="fp16")
     cast.broadcast(1)
     for client in cast.clients:
         client.pull()
@@ -144,7 +144,7 @@ def test_late_gradients_that_come_back_weigh_what_they_would_in_a_step_of_all():
 
 
 def test_a_late_worker_can_still_contribute_to_the_step_that_is_open():
-    cast = Cast(workers=2, needed=1)
+    cast = ServerAndWorkers(workers=2, needed=1)
     cast.broadcast(1)
     for client in cast.clients:
         client.pull()
@@ -159,7 +159,7 @@ def test_a_late_worker_can_still_contribute_to_the_step_that_is_open():
 
 
 def test_states_are_asked_for_once_everybody_is_done():
-    cast = Cast(workers=2, needed=1)
+    cast = ServerAndWorkers(workers=2, needed=1)
     cast.broadcast(1)
     for client in cast.clients:
         client.pull()
@@ -190,16 +190,16 @@ def test_a_silent_master_is_named_with_the_step():
         client.pull()
 
 
-def begun() -> Cast:
+def begun() -> ServerAndWorkers:
     """Returns a step of two workers, of whom the second is complete."""
-    cast = Cast(2, 2)
+    cast = ServerAndWorkers(2, 2)
     cast.broadcast(1)
     cast.clients[1].pull()
     cast.answer(2, 3.0)
     return cast
 
 
-def refused(cast: Cast, frame: Bytes) -> str:
+def refused(cast: ServerAndWorkers, frame: Bytes) -> str:
     """Returns the note on a refused frame of the first worker; the step goes on without
     the frame.
     """
@@ -235,7 +235,7 @@ def test_a_gradient_that_does_not_fit_names_its_bucket():
 
 @pytest.mark.parametrize("entries", [0, 1, ENTRIES - 1])
 def test_weights_of_another_size_are_refused_not_stretched(entries):
-    cast = Cast(workers=1, needed=1)
+    cast = ServerAndWorkers(workers=1, needed=1)
     frame = pack(Header(Kind.WEIGHTS, 1), [torch.ones(entries)], RAW)
     cast.transports[0].send(1, frame, "weights")
     with pytest.raises(FrameError, match=f"{entries} weights came; the model has {ENTRIES}"):
@@ -244,7 +244,7 @@ def test_weights_of_another_size_are_refused_not_stretched(entries):
 
 @pytest.mark.parametrize("kind", [Kind.TENSORS, Kind.GRADIENT, Kind.REPORT, Kind.SCALES])
 def test_a_worker_does_not_take_for_an_end_what_is_no_order(kind):
-    cast = Cast(workers=1, needed=1)
+    cast = ServerAndWorkers(workers=1, needed=1)
     cast.transports[0].send(1, pack(Header(kind, 1), [], RAW), "no order")
     with pytest.raises(FrameError, match=f"sent a {kind.name}, which is no order"):
         cast.clients[0].pull()

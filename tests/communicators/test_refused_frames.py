@@ -119,7 +119,9 @@ def test_whatever_else_comes_behind_a_whole_gradient_does_not_spoil_it():
 
 @pytest.mark.parametrize("lie", [flipped, truncated, empty])
 def test_a_gradient_of_which_no_message_can_be_read_is_one_refusal(lie):
-    """Nobody can tell a gradient from a report there: they are counted."""
+    """The master cannot tell whether such a frame was a gradient or a report, so it
+    counts frames.
+    """
     lockstep = LockstepServer("sgd")
     lockstep.tampering.tamper = lambda frame, number: lie(frame, lockstep.buckets[0])
     assert lockstep.step(1) == [1, 3]
@@ -210,7 +212,9 @@ def test_where_all_are_refused_the_step_is_taken_again():
 
 
 def test_nobody_is_dropped_where_frames_of_all_are_refused():
-    """It is hardly their fault: other versions, other options, or the master's own memory."""
+    """The workers are hardly the cause: other versions, other options, or the master's
+    own memory.
+    """
     lockstep = LockstepServer("sgd")
     other = plan(PARAMETERS, make_codec("fp16"), megabytes(1e-3))
     lockstep.broadcast(1)

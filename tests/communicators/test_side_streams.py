@@ -55,7 +55,9 @@ def test_a_worker_encodes_beside_the_backward_pass(monkeypatch, module, threads)
 
 
 def assert_beside(module: StreamModule, seen: list[Any], times: int) -> None:
-    """One stream, behind the main one each time; and at the end the main one behind it."""
+    """Checks that one side stream waits for the main one each time, and that the main one waits for
+    it at the end.
+    """
     (side,) = set(seen)
     assert len(seen) == times > 1
     assert side is not module.main

@@ -5,7 +5,7 @@ learns of it, and every gradient and its images count once.
 import pytest
 import torch
 from server_harness import ENTRIES, ServerHarness
-from server_schedules import Came, check, working
+from server_schedules import ScheduleCounts, check, working
 from support import together
 
 from atomo.communicators import GradientCounts
@@ -124,7 +124,7 @@ def test_a_spare_begins_with_what_the_first_of_the_others_lends():
     "seeds", [range(8), pytest.param(range(8, 40), marks=pytest.mark.slow)], ids=len
 )
 def test_whoever_joins_leaves_or_is_late_each_gradient_and_image_counts_once(seeds):
-    came = sum(map(check, seeds), Came())
+    came = sum(map(check, seeds), ScheduleCounts())
     assert came.joined
     assert came.late
     assert came.lost

@@ -114,7 +114,9 @@ def factor(exchange: Any) -> float:
 
 
 def accelerate() -> None:
-    """Without compression it is DDP; with it, a run that continues is one that never stopped."""
+    """Accelerate without compression equals DDP; with compression, a resumed run equals one without
+    a stop.
+    """
     options: dict[str, Any] = {"gradient_accumulation_steps": 2, "mixed_precision": "bf16"}
     plain, _ = accelerate_run(None, clip=0.1, **options)
     same, exchange = accelerate_run("sgd", clip=0.1, **options)

@@ -34,7 +34,7 @@ TEACHER = torch.randn(32, 5, generator=torch.Generator().manual_seed(5))
 
 
 class Network(nn.Module):
-    """Its layers are odd: 5 rows among two ranks, and one row, of which a rank has none."""
+    """A network of odd layers: 5 rows on two ranks, and one row, of which one rank has none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def train(
     optimizer: torch.optim.Optimizer | None = None,
     **options: Any,
 ) -> list[float]:
-    """Steps with this rank's own images, which a teacher has labelled; the losses."""
+    """Trains on this rank's own images, labelled by a teacher network; returns the losses."""
     optimizer, losses = optimizer or torch.optim.SGD(model.parameters(), lr=0.5), []
     for step in steps:
         generator = torch.Generator().manual_seed(100 * step + RANK)
@@ -112,7 +112,7 @@ def kept(exchange: Any) -> Tensor:
 
 
 def equals_hsdp() -> None:
-    """Without compression it is HSDP, bit for bit."""
+    """The hook without compression equals HSDP, bit for bit."""
     plain = sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
     model, exchange = hooked(2, "sgd")
     few = range(3)

@@ -32,7 +32,7 @@ def apart(chunk: Chunk) -> Chunk:
 
 
 def padded(chunk: Chunk) -> Chunk:
-    """There are gaps between them, as where FSDP2 has shards of unequal length."""
+    """Returns a chunk with gaps between gradients, as FSDP2 has for shards of unequal length."""
     assert chunk.whole is not None
     whole, places = chunk.whole.new_zeros(700), {"a": 0, "b": 640}
     for name, shape in PARAMETERS:

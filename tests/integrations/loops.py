@@ -59,7 +59,9 @@ def on_ranks(
     before: Callable[[int, nn.Module], None] = lambda rank, network: None,
     **settings: Any,
 ) -> tuple[list[nn.Module], list[Any]]:
-    """Calls `body(rank, model, optimizer)` in a thread for each rank; the models and optimisers."""
+    """Calls `body(rank, model, optimizer)` in a thread for each rank; returns the models and
+    optimisers.
+    """
     networks, optimizers = [copy.deepcopy(model()) for _ in range(size)], [None] * size
     transports = network(size)
     with suppress(ConfigError):

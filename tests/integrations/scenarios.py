@@ -125,7 +125,7 @@ def gathers() -> None:
 
 
 def equals_ddp() -> None:
-    """Without compression the hook is DDP, bit for bit."""
+    """The hook without compression equals DDP, bit for bit."""
     for settings in ({"momentum": 0.9}, {"micro": 2}, {"clip": 0.05}, {"options": {}}):
         plain, losses, _ = train(None, **settings)
         hooked, same, state = train("sgd", **settings)
@@ -343,7 +343,7 @@ def methods() -> None:
 
 
 def not_finite() -> None:
-    """Without a scaler, a gradient that is no number on one rank is an error on all."""
+    """A gradient that is not finite on one rank, without a scaler, is an error on all."""
     ddp, _ = wrapped(network(), "topk(ratio=0.1)", SMALL)
     images, labels = batches(1)[0]
     if RANK == SIZE - 1:

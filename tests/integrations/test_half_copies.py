@@ -51,9 +51,9 @@ class Widenings(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.made: list[str] = []
-        """By which operations, where that takes new memory."""
+        """Operations that made a wide tensor in new memory."""
         self.filled: list[str] = []
-        """By which, into memory that was there."""
+        """Operations that wrote a wide tensor into existing memory."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
@@ -86,7 +86,7 @@ def averager_of(code: str, memory: str = "auto") -> Averager:
 
 
 def average(averager: Averager, chunk: Chunk) -> Widenings:
-    """Has an averager take one step, and watches it."""
+    """Runs one step of an averager, and records its tensors."""
     with Widenings() as seen:
         sent = averager.encode(chunk, 1.0, True, lambda work: work())
         averager.decode(averager.exchange(sent), True)

@@ -36,7 +36,7 @@ def sgd(network: torch.nn.Module) -> SGD:
 
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_the_mean_is_that_of_all_ranks(ranks):
-    """Also where hosts have different numbers of ranks. What is sent counts hosts."""
+    """Holds for hosts with different numbers of ranks as well. Traffic is counted by host."""
     given = of_ranks(ranks)
     mean = {name: sum(one[name] for one in given) / ranks for name in ENTRIES}
     made, raised = averaged(given, hierarchical="2", code="sgd")
@@ -51,7 +51,7 @@ def test_the_mean_is_that_of_all_ranks(ranks):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [3, 4])
 def test_dense_equals_plain_sgd(ranks):
-    """Also where hosts have different numbers of ranks."""
+    """Holds for hosts with different numbers of ranks as well."""
     networks, _ = on_ranks(ranks, "sgd", steps(ranks), sgd, hierarchical=2)
     torch.testing.assert_close(flat(networks[0]), plainly(sgd))
     assert all(flat(one).equal(flat(networks[0])) for one in networks)
@@ -129,7 +129,7 @@ def test_all_ranks_raise_what_is_wrong_on_one(rank):
 
 @pytest.mark.parametrize("memory", ["residual", "dgc(clip=1.0)"])
 def test_what_the_first_rank_alone_fails_with_is_told(memory):
-    """Also where the whole gradient is encoded at once."""
+    """Holds as well if the whole gradient is encoded at once."""
 
     def lose(exchange: Exchange) -> None:
         def lost(sent: object) -> None:
@@ -166,7 +166,9 @@ def test_where_one_order_is_needed_one_thread_does_all(one_order, monkeypatch):
 
 @pytest.mark.slow
 def test_who_does_not_come_is_waited_for_as_long_as_said():
-    """Its host's first rank waits for it, the other host for that one."""
+    """The first rank of the same host waits for the rank, and the other host for that
+    first rank.
+    """
     transports, raised = network(4), []
 
     def run(rank: int) -> None:
@@ -255,7 +257,7 @@ def test_all_ranks_say_the_same():
 
 
 def test_hosts_may_be_anywhere():
-    """By their names, in any order of ranks."""
+    """Hosts are known by their names, in any order of ranks."""
     transports, found = network(5), [None] * 5
 
     def run(rank: int) -> None:

@@ -40,7 +40,7 @@ list(collective.gather(np.zeros(9, np.uint8), "bytes"))
 
 @pytest.mark.long
 def test_its_threads_end_before_the_interpreter():
-    """They abort the process where they let go of a tensor while it ends."""
+    """A thread that frees a tensor while the interpreter ends aborts the process."""
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=600
     )

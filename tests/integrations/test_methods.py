@@ -43,7 +43,7 @@ def test_at_full_rank_it_is_plain_sgd(method):
 
 @pytest.mark.parametrize("method", BOTH)
 def test_a_state_goes_on_bit_for_bit(method):
-    """Also on ranks that were not there: the sum of memories is kept."""
+    """The state is restored on new ranks as well: the sum of memories is kept."""
     code, weights, states = f"{method}(rank=1)", [], []
 
     def body(rank: int, network: nn.Module, optimizer: Any) -> None:

@@ -69,7 +69,9 @@ def test_a_complaint_of_a_rank_sets_a_bound(notes, tmp_path):
 
 
 def test_the_code_is_that_of_the_first_rank_that_fails_whatever_mpirun_does(notes, tmp_path):
-    """It hangs, or ends with 0, where several abort at once (`FORGIVING`: once it is told to)."""
+    """mpirun hangs, or ends with 0, if several ranks abort at once (`FORGIVING`: after
+    a signal).
+    """
     failed = [EVENT_MARK + to_json(Failed(code)) for code in (3, 5)]
     run(notes, tmp_path, "\n".join([COMPLAINT, *failed]), code=3)
     assert "a host may be out of reach" in notes.notes[2]
@@ -86,7 +88,7 @@ def test_an_interrupt_sets_a_bound(notes, tmp_path):
 
 
 def test_ranks_that_do_not_meet_set_a_bound(notes, tmp_path, monkeypatch):
-    """As where mpirun itself hangs, which has been seen."""
+    """mpirun itself hangs, which has been seen."""
     monkeypatch.setattr(supervisor, "STARTING_S", 0.5)
     run(notes, tmp_path, "not yet", code=5, timeout=0.1)
     assert "0.5 s after the start of the job its ranks have not met" in notes.notes[-1]

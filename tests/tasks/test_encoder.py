@@ -34,7 +34,7 @@ def corpus(tmp_path):
 
 @pytest.fixture
 def folder(corpus, monkeypatch):
-    """Sentences and an encoder; who asks for the network fails."""
+    """Returns sentences and an encoder, and makes every use of the network fail."""
     pytest.importorskip("transformers", reason=WITHOUT)
     for name in OFFLINE:
         monkeypatch.setenv(name, "1")  # so that it is what it was, after the test

@@ -31,7 +31,7 @@ STEPS = 8
 
 
 def dies_at(end: object, step: int, wire: LocalTransport) -> None:
-    """Has a rank die once its step begins."""
+    """Makes a rank die once its step begins."""
     assert isinstance(end, Replicated)
     replica, plain = end._replica, end._replica.take_step
 

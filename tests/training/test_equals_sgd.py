@@ -1,4 +1,4 @@
-"""With dense gradients, a master and N workers are one process on the joined batch."""
+"""Dense gradients: a master and N workers equal one process on the joined batch."""
 
 import pytest
 from selection import slow_but

@@ -60,7 +60,7 @@ class Steep(nn.Module):
 
 
 def test_a_gradient_whose_length_overflows_has_diverged(tmp_path: Path):
-    """Its entries do not, and no worker is to blame."""
+    """The norm overflows though all entries are finite. No worker is the cause."""
     job = make_job(settings(tmp_path, code="svd"), 3)
     assert job.damps_at(1)
     passes = ForwardBackward(job, 1, torch.device("cpu"), lambda *_: None)

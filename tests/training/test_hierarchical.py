@@ -47,7 +47,7 @@ def same(one: Snapshot, other: Snapshot) -> bool:
 @pytest.mark.parametrize(("n", "size"), [(3, 2), pytest.param(4, 2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("comm_type", slow_but(["Allgather"], WAYS))
 def test_dense_equals_plain_sgd(comm_type, n, size, tmp_path):
-    """Also where hosts have different numbers of ranks."""
+    """Holds for hosts with different numbers of ranks as well."""
     chosen = settings(
         tmp_path, n=n, code="sgd", comm_type=comm_type, hierarchical=str(size),
         batch_size=24 // n, max_steps=4, fusion_mb=0.1,

@@ -41,7 +41,9 @@ def trained(folder: Path, device: torch.device, steps: int, **changes: object) -
 
 @pytest.mark.slow
 def test_it_takes_the_steps_that_one_on_the_cpu_takes(tmp_path, monkeypatch):
-    """Its checkpoint is continued there as well, with momentum, and with the average."""
+    """A checkpoint of a master on a device is resumed there, with momentum, and with
+    the average.
+    """
     use_staging(monkeypatch)
     changes = {"code": "topk(ratio=0.05)", "clip_grad": 5.0}
     trained(tmp_path / "there", DEVICE, 1, **changes)

@@ -1,4 +1,6 @@
-"""One process at a time writes in a folder, the others are told which, and ghosts hold nothing."""
+"""The lock of a run's folder: one process at a time writes, others name its owner, and a dead owner
+holds no lock.
+"""
 
 import errno
 import fcntl

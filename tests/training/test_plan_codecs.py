@@ -74,7 +74,7 @@ def test_a_run_that_continues_has_the_codecs_that_it_began_with(tmp_path: Path) 
 
 
 def test_plans_of_earlier_versions_serve(tmp_path: Path) -> None:
-    """They name the parameter server by its earlier name, and so do the plans of this one."""
+    """Plans of earlier and of this version name the parameter server by its earlier name."""
     run, told = settings(tmp_path, code="auto"), list[str]()
     keep_plan(tmp_path, Plan(CHOSEN))
     assert json.loads((tmp_path / CODECS_FILE).read_text())["said"] == SAID | {"comm_type": "Bcast"}

@@ -106,7 +106,7 @@ def test_messages_are_those_that_steps_were_shortest_with() -> None:
     "case", slow_but(CASES[1:], CASES), ids=lambda case: f"{case['comm_type']}-{case['n']}"
 )
 def test_trials_leave_no_trace(case: dict[str, object], tmp_path: Path) -> None:
-    """Neither in weights and statistics, nor in random numbers, nor in the folder."""
+    """A trial changes no weights, no statistics, no random numbers, and no file."""
     run = settings(tmp_path, network="networks:normed", batch_size=8, **case)
     transports = network(run.n)
     jobs = [make_job(run, run.n) for _ in transports]

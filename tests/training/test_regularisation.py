@@ -131,7 +131,7 @@ def test_bf16_is_autocast_around_forward_and_loss(tmp_path):
 def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overflows(
     first, tmp_path, monkeypatch
 ):
-    """On the CPU, where the command line refuses it."""
+    """Runs on the CPU, where the command line refuses the option."""
     made: list[LossScale] = []
 
     def scale() -> LossScale:

@@ -246,7 +246,9 @@ def test_who_finds_a_new_prediction_off_as_well_says_so_once(tmp_path: Path) -> 
 
 
 def test_a_run_that_measures_again_goes_on_from_where_it_is(tmp_path: Path) -> None:
-    """And not from a later checkpoint, of a run that lay there before it with --resume never."""
+    """The run does not resume from a later checkpoint, which an earlier run left there before
+    --resume never.
+    """
     run = settings(tmp_path, network="FC", code="sgd", resume="never", n=2, comm_type="Allgather")
     for step in (4, 9):
         save(tmp_path, Snapshot(step, {}, {}, (), record(run)))

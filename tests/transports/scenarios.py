@@ -133,7 +133,7 @@ def gives_up(transport: Transport) -> None:
 
 
 def takes(transport: Transport) -> None:
-    """It was late, and nothing is lost."""
+    """Receives a message after its deadline: nothing is lost."""
     if transport.rank == 1:
         assert transport.receive(0, PATIENCE_S, "zeros").data.size == LARGE
     transport.drain(PATIENCE_S)
@@ -161,7 +161,7 @@ def too_large(transport: Transport) -> None:
 
 
 def nobody(transport: Transport) -> None:
-    """To a rank that there is not."""
+    """Sends to a rank that does not exist."""
     for rank in (3, -1):
         told = f"sending a word to rank {rank}: ranks are 0 to 2"
         with pytest.raises(TransportError, match=told):
@@ -187,7 +187,7 @@ def abort(transport: Transport) -> None:
 
 
 def lost(transport: Transport) -> None:
-    """Rank 2 is gone from one moment to the next; the others hear of it, whomever they wait for."""
+    """Rank 2 disappears at once; the others learn of it, for whichever rank they wait."""
     if transport.rank == 2:
         os._exit(0)
     # Rank 1 waits for rank 2 alone, and sends second: a message of its own would be for "any".

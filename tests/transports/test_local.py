@@ -29,7 +29,7 @@ def test_every_rank_is_content_with(name):
 
 
 def test_what_a_sender_changes_too_early_arrives_changed():
-    """As it may over MPI: nothing is copied before its receiver waits."""
+    """As over MPI, nothing need be copied before the receiver waits."""
     a, b = network(2)
     data = np.zeros(3, np.uint8)
     a.send(1, data, "zeros")

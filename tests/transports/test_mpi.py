@@ -46,7 +46,7 @@ def test_ranks_that_are_content_end_well(results):
 
 
 def test_once_a_rank_is_dead_nobody_makes_the_last_call_of_mpi(tmp_path):
-    """It waits for ever once all ranks of a host are dead."""
+    """MPI's last call would wait for ever once all ranks of a host are dead."""
     _, output = run_scenarios(["killed"], tmp_path / "log")
     assert all(f"killed: rank {rank} is content" in output for rank in range(2)), output
     assert output.count("MPI's last call was made: False") == 2, output

@@ -10,7 +10,7 @@ from atomo.transports.torch_distributed import TORCHRUN
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody launched this process."""
+    """Removes the environment variables of launchers."""
     for name in [*TORCHRUN, *(size for place in TRANSPORTS.values() for size in place.sizes)]:
         monkeypatch.delenv(name, raising=False)
 

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from cluster.virtual.night_verdict import came_of, undisturbed
+from cluster.virtual.night_verdict import compare_with, undisturbed
 from cluster.virtual.vc import ROOT, Tool, environment
 
 PORT = 5055
@@ -92,7 +92,7 @@ class Night:
         return json.loads(self.tool.does("exec", self.far, *line, *words))
 
     def launch(self, *words: str) -> None:
-        """Launches; who the master is is known from then on."""
+        """Launches the cluster. Sets `master`."""
         first = self("launch", "--yes", *words)[0]
         self.master = self.living()[first["id"]]
 
@@ -181,7 +181,7 @@ def night_of(tool: Tool, folder: Path, replacements: int, seconds_s: float, step
     try:
         lost = through(night, replacements, seconds_s, steps)
         say("\n".join(f"{one['when']}  {one['text']}" for one in night.events()))
-        found = came_of(night, calm, folder / "calm", lost, steps)
+        found = compare_with(night, calm, folder / "calm", lost, steps)
         say("\n".join(found.lines))
         return int(not found.through)
     finally:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from jobs import Job
 
-__all__ = ["Came", "came_of", "judged", "undisturbed"]
+__all__ = ["Verdict", "compare_with", "judged", "undisturbed"]
 
 NEAR = 0.01  # of the accuracy: three or four of 360 images
 AGAIN = "hosts are there again"  # the supervisor's text about a replacement
@@ -29,7 +29,7 @@ class NightSource(Protocol):
 
 
 @dataclass(frozen=True)
-class Came:
+class Verdict:
     """A verdict, and its lines of explanation."""
 
     through: bool
@@ -43,7 +43,9 @@ def undisturbed(folder: Path, words: Sequence[str], processes: int) -> Job:
     return Job(["nice", "-n", "10", *line, f"--train-dir={folder / 'run'}"], folder / "log")
 
 
-def came_of(night: NightSource, calm: Job, folder: Path, lost: Sequence[str], steps: int) -> Came:
+def compare_with(
+    night: NightSource, calm: Job, folder: Path, lost: Sequence[str], steps: int
+) -> Verdict:
     """Waits for the undisturbed training, and compares."""
     code = calm.ends()
     assert not code, f"the undisturbed training ended with {code}: {calm.output[-2000:]}"
@@ -60,7 +62,7 @@ Records = list[dict[str, Any]]
 def judged(
     events: Sequence[dict[str, str]], lost: Sequence[str], night: tuple[Records, Records],
     calm: tuple[Records, Records], steps: int,
-) -> Came:  # fmt: skip
+) -> Verdict:  # fmt: skip
     """Returns the verdict on steps and evaluations of a night and of a training without one."""
     taken = [one["step"] for one in night[0] if one["event"] == "StepDone"]
     ends = [{one["step"]: one for one in evaluated}.get(steps) for _, evaluated in (night, calm)]
@@ -83,7 +85,7 @@ def judged(
         bits = "" if night[0][-1]["loss"] != calm[0][-1]["loss"] else "; its loss has the same bits"
         lines.append(f"accuracy {here:.2%}, of the same training undisturbed {there:.2%}{bits}")
     verdict = f"it did not come through: {'; '.join(wrong)}" if wrong else "the job came through"
-    return Came(not wrong, (*lines, f"verdict: {verdict}"))
+    return Verdict(not wrong, (*lines, f"verdict: {verdict}"))
 
 
 def minutes(since: dict[str, str], until: dict[str, str]) -> float:

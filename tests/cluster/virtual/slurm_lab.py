@@ -58,7 +58,7 @@ def found(program: str) -> str | None:
 
 
 class Slurm:
-    """It and its commands, until the end of a block."""
+    """SLURM with its commands, as a context manager."""
 
     def __init__(self, tool: Tool, folder: Path, hosts: int, options: str = "") -> None:
         """Nothing runs yet.

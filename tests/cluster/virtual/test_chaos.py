@@ -55,7 +55,7 @@ def with_steps(training: Any, *steps: tuple[float, int]) -> Any:
 
 
 def test_each_second_and_step_is_in_the_goodput_of_what_happened_then(parts):
-    """Those of a restart, or of a slow link, are in no goodput of faults of processes."""
+    """Seconds of a restart or of a slow link are not in the goodput of faults of processes."""
     done = [fault("kill", 2, 3, False), fault("throttle", 4, 6, False), fault("master", 7, 9, True)]
     training = with_steps(
         parts["Training"].__new__(parts["Training"]), *((at, 2 * at) for at in range(1, 11))

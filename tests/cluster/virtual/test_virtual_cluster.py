@@ -96,7 +96,7 @@ def test_a_pulled_cable_is_silent_and_can_be_put_back(cluster):
 
 def test_limits_hold_on_both_ends_of_each_link(cluster):
     def rates(name: str) -> tuple[str, str, int]:
-        """As the switch has it, and as the host has it, in bits per second."""
+        """Returns the rates of the switch's and of the host's end, in bits per second."""
         told = cluster.does("exec", name, "tc", "-j", "qdisc", "show", "dev", "eth0")
         [limit] = json.loads(told)
         return cluster.host(name)["rate"], limit["kind"], 8 * limit["options"]["rate"]

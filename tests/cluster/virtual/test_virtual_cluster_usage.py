@@ -91,7 +91,7 @@ def test_taking_away_what_is_not_there_is_no_error(anywhere):
 
 
 def test_every_missing_program_is_named_with_its_package(tmp_path):
-    """As on a machine with a Python and nothing else."""
+    """Checks a machine that has a Python and nothing else."""
     look = "from atomo_cluster.virtual import check, programs\n"
     look += "programs.ADMIN = ''; print(check.obstacles())"
     done = subprocess.run(

@@ -139,7 +139,7 @@ def test_a_price_that_aws_did_not_tell_is_asked_for_at_the_next_look(night, clou
 
 
 def test_the_price_of_a_host_that_has_ended_is_filled_in_later(tmp_path):
-    """One failure just when a host ended must not leave the bill unknown for ever."""
+    """A single failure when a host ends must not leave the bill unknown for ever."""
     begun, settings = now().isoformat(), Cluster(state_dir=str(tmp_path))
     ended = LedgerEntry("i-1", "ana", "m5.large", begun, begun, True, None)
     later = replace(ended, until=(now() + timedelta(hours=1)).isoformat(), usd_per_hour=0.1)

@@ -1,4 +1,6 @@
-"""From nothing to a cluster and back: nothing is left, and nothing else is touched."""
+"""The life of a cluster from launch to shutdown: no resource is left, and no other resource is
+changed.
+"""
 
 import base64
 import os

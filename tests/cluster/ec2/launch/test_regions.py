@@ -13,7 +13,7 @@ SHORTAGE = refusal("InsufficientInstanceCapacity", "We have no m5.large")
 
 @pytest.fixture
 def scarce(cloud):
-    """No zone of us-east-1 has anything; the calls are noted by region."""
+    """Makes all zones of us-east-1 lack capacity, and records the calls by region."""
     asked = []
     answer = cloud.answer
 

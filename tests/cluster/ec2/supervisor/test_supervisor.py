@@ -149,7 +149,7 @@ class SimulatedCluster:
 
 
 def night(tmp_path, cluster, rules=RULES, steps=60):
-    """Plays until hosts are told to end; the story."""
+    """Runs the supervisor until it ends the hosts; returns the kinds of its events."""
     story = EventLog(tmp_path / "story.jsonl", cluster.now)
     supervisor = Supervisor(rules, cluster, cluster, cluster, story, lambda: "", cluster.now)
     for _ in range(steps):

@@ -59,7 +59,7 @@ def make_key(path: Path) -> str:
 
 
 class Host:
-    """One host."""
+    """A host with its own sshd."""
 
     def __init__(self, folder: Path, admitted: str) -> None:
         self.folder, self.home, self.bin = folder, folder / "home", folder / "bin"

@@ -57,8 +57,8 @@ def main() -> int:
     """Runs it; 1 where a promise was broken."""
     options = parsed()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clusters are taken away then too
-    # A shell starts what it puts in the background with SIGINT ignored, and so would trainings be,
-    # which end by one.
+    # A shell starts background processes with SIGINT ignored. Trainings would inherit that, and
+    # SIGINT ends them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))

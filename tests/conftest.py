@@ -18,9 +18,9 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
-# Below tests/: where tests start processes enough for two cores, change the machine, or share what
-# takes longer to start than most of them. One of each group runs at a time; a test is in the first
-# group that has it.
+# Below tests/: tests that start enough processes for two cores, change the machine, or share a
+# fixture that is slower than most of them. One test of each group runs at a time; a test belongs to
+# the first group that matches.
 GROUPS = {
     # Some mount a disk, which tests of virtual hosts would take for one left behind.
     "faults": (
@@ -42,8 +42,8 @@ GROUPS = {
     "files": ("test_imports.py",),  # each file is parsed once
     "loops": ("api/test_api.py",),  # takes every codec once
 }
-# Below tests/: what needs no compiled loop. It runs while the first group compiles them all, which
-# several processes would otherwise do at the same time.
+# Below tests/: tests that need no compiled loop. They run while the first group compiles the loops,
+# which several processes would otherwise do at the same time.
 UNCOMPILED = ("data/", "models/")
 
 # The option that runs the tests of a mark, which are left out otherwise.
@@ -72,8 +72,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.all |= config.option.long
     config.stash[left_out] = {}
     gc.disable()  # until all tests are collected: objects made until then live to the end
-    # A shell starts what it puts in the background with SIGINT ignored. Whatever is started here
-    # inherits that, and jobs could not be interrupted.
+    # A shell starts background processes with SIGINT ignored. Jobs of tests would inherit that, and
+    # could not be interrupted.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

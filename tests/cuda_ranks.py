@@ -1,6 +1,6 @@
 """Ranks of a job on GPUs, as a script: `cuda_ranks.py RANK SIZE FOLDER BACKEND CODE DTYPE`.
 
-Each prints what its weights are after some steps: all the same, if the hook averages.
+Each rank prints its weights after some steps: they are equal on all ranks if the hook averages.
 """
 
 import hashlib

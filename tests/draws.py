@@ -64,8 +64,8 @@ def unbiased(drawn: Tensor, gradient: Tensor) -> bool:
     errors, 98 times in 100.
     """
     standard_error = drawn.std(0) / len(drawn) ** 0.5
-    # Of an outcome that came up fewer than twenty times, or never, the standard error says little:
-    # there, and only there, twenty more of the largest draw could have come up.
+    # For an outcome drawn fewer than twenty times, or never, the standard error says little: there,
+    # and only there, twenty more of the largest draw could have occurred.
     unusual = (drawn - drawn.median(0).values).abs() > 1e-6
     rare = (unusual.sum(0) < 20) * (20 * drawn.abs().max() / len(drawn))
     return bool(((drawn.mean(0) - gradient).abs() <= 5 * standard_error + rare + 1e-5).all())

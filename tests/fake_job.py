@@ -13,8 +13,8 @@ from atomo.training.events import Ended, Started, to_json
 MUCH_S = 60.0  # a generous limit for work that takes no time
 STARTED = Started("LeNet", "Digits", "sgd", "none", 1, 10, 20, 5, 1, 9, "run")
 
-# It says what a master says: `Started`, words, `Ended`. A step takes `step_s`; SIGUSR1 ends it
-# after the step at hand; it is gone `linger_s` after its last word, or once `until` exists.
+# It prints a master's events: `Started`, notes, `Ended`. A step takes `step_s`. SIGUSR1 ends it
+# after the current step; it exits `linger_s` after its last event, or once `until` exists.
 MPIRUN = """
 import os, signal, sys, time
 started, ended, steps, step_s, linger_s, until = sys.argv[1:]

@@ -29,7 +29,8 @@ def together(
 ) -> None:
     """Runs each body in a thread of its own and raises the first error of any of them.
 
-    `failed` is called after that, so that nobody goes on waiting for the one that is gone.
+    `failed` is called after the first error, so that no other body waits for the thread that
+    failed.
     """
     errors: list[BaseException] = []
 

@@ -1,8 +1,8 @@
 """The contract suite on tensors of a GPU: each test of it, with gradients and sums that lie there.
 
-A payload is made of a gradient on the GPU, and added to a sum there; what tests look at is on the
-CPU. They are those of `tests/codecs/test_contract.py`, as they stand, but for one: that several
-gradients at once give the bytes of each is a law of the CPU.
+A payload is made of a gradient on the GPU, and added to a sum there; tests read the results on the
+CPU. The tests are those of `tests/codecs/test_contract.py`, unchanged, except one: only the CPU
+promises that several gradients encoded together have the bytes of each alone.
 """
 
 import importlib.util

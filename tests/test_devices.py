@@ -1,6 +1,6 @@
 """Copies between a device and the host, and streams, on a device that is pretended.
 
-Its copies to pinned memory are done when they are waited for: who looks before sees nothing of it.
+Copies to pinned memory are done at the next wait: before it, the memory has none of the data.
 """
 
 from collections.abc import Iterator

@@ -33,8 +33,8 @@ from atomo.settings_file import SETTINGS_FILE
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-# On several ranks: tests/integrations/test_examples.py runs them, but for that of FSDP2, which is
-# what tests/integrations/fsdp_ranks.py does at length.
+# tests/integrations/test_examples.py runs these on several ranks, except the one of FSDP2, which
+# tests/integrations/fsdp_ranks.py covers.
 SEVERAL = {"ddp", "own_loop", "with_accelerate", "with_fsdp"}
 EXTRA = {"with_lightning"}  # which tests/integrations/test_frameworks.py has in small
 EXAMPLES = sorted(p for p in (ROOT / "examples").glob("*.py") if p.stem not in SEVERAL | EXTRA)

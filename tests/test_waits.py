@@ -1,8 +1,8 @@
 """Waits of the host for a device, counted on a fake device that behaves like CUDA.
 
-Each wait leaves the device without work, unless a side stream has some. What is counted is what a
-bucket takes on CUDA: Triton's kernels are interpreted, and refuse tensors of the CPU as they do
-there. A new codec needs a row here.
+Each wait leaves the device without work, unless a side stream has some. The count is that of a
+bucket on CUDA: Triton's kernels are interpreted, and refuse tensors of the CPU as they do there. A
+new codec needs a row here.
 """
 
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ from atomo.wire.compression import Compression
 assert backends.TRITON  # which has Triton interpret
 ENTRIES = 3000
 
-# To encode, and to decode what arrived: no more than that. The frame takes one more for all that is
-# on the device.
+# Waits to encode, and to decode what arrived; no more are allowed. A frame takes one more for all
+# data on the device.
 MOST = {
     "sgd": (0, 0),
     "fp16": (2, 0),

@@ -2,7 +2,7 @@
 
 forks.py SCRIPT SIZE FOLDER ARGUMENTS
 
-runs `SCRIPT RANK SIZE FOLDER ARGUMENTS` for each rank; what that prints is in FOLDER/rank-RANK.txt.
+runs `SCRIPT RANK SIZE FOLDER ARGUMENTS` for each rank; its output goes to FOLDER/rank-RANK.txt.
 """
 
 import os

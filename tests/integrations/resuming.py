@@ -1,6 +1,7 @@
 """Ranks that stop and go on, and ranks that never stop: `resuming.py RANK SIZE FOLDER KIND`.
 
-KIND is "every" for all codecs and methods, or "settings" for what else changes the way of a bucket.
+KIND is "every" for all codecs and methods, or "settings" for the other settings that change the
+path of a bucket.
 """
 
 import copy

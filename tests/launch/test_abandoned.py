@@ -17,8 +17,8 @@ from atomo.launch.streams import EVENT_MARK
 from atomo.launch.supervisor import Supervisor
 from atomo.training.events import Ended, Failed, Met, to_json
 
-# In the place of mpirun: it starts something like ssh, in a process group of its own but with the
-# same output, says what it is told to, and stays.
+# A stand-in for mpirun: it starts a process like ssh, in a process group of its own but with the
+# same output, prints the given text, and stays.
 MPIRUN = """
 import os, signal, subprocess, sys, threading
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -119,6 +119,6 @@ def test_a_file_that_is_no_such_thing_is_refused(text, tmp_path) -> None:
 
 
 def test_a_job_has_the_hash_of_earlier_versions() -> None:
-    """So the messages that they found serve."""
+    """Plans of messages of earlier versions stay valid."""
     chosen = Settings(network="LeNet", code="topk(ratio=0.1)", n=3).resolved()
     assert job_hash(make_job(chosen, 3), "auto") == "6c2383691b70f3da"

@@ -1,6 +1,6 @@
 """docs/wire.md is a page about frames and payloads; its tables are made from the code.
 
-After a change, `python tests/wire/test_document.py` writes them anew.
+After a change, `python tests/wire/test_document.py` writes them again.
 """
 
 import ast

@@ -1,7 +1,7 @@
 """A cluster that is left alone: hosts go in every way that hosts go, and the job comes through.
 
-The supervisor, its ssh, AWS over HTTP and the hosts are real; the job is a shell script, since what
-training does with checkpoints has its own tests.
+The supervisor, its ssh, AWS over HTTP and the hosts are real; the job is a shell script, since the
+checkpoints of a training have tests of their own.
 """
 
 import os

@@ -158,7 +158,8 @@ def costing(cloud: Cloud) -> frozenset[str]:
     """Returns the resources that the account pays for, and the requests that may still bring a
     host.
 
-    What ends with a host or an image is told of with it, and so are requests that brought a host.
+    Resources that end with a host or an image are left out, since the command names that one. So
+    are requests that brought a host.
     """
     client, ours = cloud.moto.client(), [{"Name": "tag-key", "Values": [IMAGE]}]  # moto has more
     loose = {one["VolumeId"] for one in client.describe_volumes()["Volumes"]

@@ -236,8 +236,8 @@ def test_an_ended_host_counts_until_its_end(reason, ec2, cloud, monkeypatch):
 
     cloud.on("DescribeInstances", with_old_times, times=9)
     hours = {round(one["hours"], 2) for one in ec2("cost", "--json").record["hosts"]}
-    # The life that the launch noted has ended just now; of the one that EC2 tells of there are two
-    # hours, or at most as many as the fuse allows.
+    # The host that the launch recorded has ended just now. The one that EC2 reports ran for two
+    # hours, or at most for the hours of its fuse.
     assert hours == {0.0, 2.0 if "2026" in reason else 5.0}
 
 

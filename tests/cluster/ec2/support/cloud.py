@@ -1,7 +1,7 @@
 """A stand-in for AWS: moto's HTTP server, and before it a proxy that can refuse, fail and add.
 
-The proxy also does what moto does not: placement groups, prices, quotas, host keys on consoles, and
-launch times that are those of the last start.
+The proxy adds what moto lacks: placement groups, prices, quotas, host keys on consoles, and launch
+times of the last start.
 """
 
 import base64
@@ -22,8 +22,8 @@ from urllib.parse import parse_qs
 
 from boto3 import client as make_client
 
-# Left out is what moto takes long for at every call or reset, and nobody looks at: it searches the
-# disk for its modules, logs, and makes a volume for each of hundreds of images.
+# Parts of moto that are slow at every call or reset, and that no test needs, are left out: it
+# searches the disk for its modules, logs, and makes a volume for each of hundreds of images.
 SERVER = """
 import logging, os, sys
 from moto import backends

@@ -1,6 +1,4 @@
-"""A codec, a backend of a kernel or a data set needs no more than the changes that CONTRIBUTING
-shows.
-"""
+"""CONTRIBUTING shows all that a communicator, a codec, a kernel backend or a data set takes."""
 
 import os
 import re
@@ -71,7 +69,7 @@ def run(copy: Path, *words: str) -> str:
 
 
 def test_each_is_one_file_and_one_line_of_a_table():
-    assert len(SHOWN) == 3
+    assert len(SHOWN) == 4
     for diff in SHOWN:
         (new, _, _), (table, _, lines) = parts(diff)
         assert new == "/dev/null"
@@ -89,8 +87,9 @@ def test_the_codec_obeys_its_laws_and_the_backend_keeps_the_contract_of_the_othe
 
 
 @pytest.mark.long
-def test_the_data_set_and_the_codec_train(copy, tmp_path):
-    words = "--dataset sides --network FC --code int8 --n 2 --max-steps 60 --evaluator none"
+@pytest.mark.parametrize("ranks", ["--n 2", "--n 3 --comm-type median"])
+def test_the_data_set_the_codec_and_the_communicator_train(ranks, copy, tmp_path):
+    words = f"--dataset sides --network FC --code int8 {ranks} --max-steps 60 --evaluator none"
     printed = run(
         copy, "atomo", "train", *words.split(), "--train-dir", str(tmp_path), "--timeout", "300"
     )

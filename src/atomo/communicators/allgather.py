@@ -84,6 +84,7 @@ class Allgather(Reduction[Bytes, Iterator[Bytes]]):
     """Frames of all ranks, decoded as they arrive, in the batches that their codec joins."""
 
     announced: ClassVar[type[Reduction[Any, Any]] | None] = AnnouncedAllgather
+    gathers: ClassVar[bool] = True
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._collective, self._compressor = collective, compressor

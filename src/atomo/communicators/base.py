@@ -116,6 +116,9 @@ class Reduction(ABC, Generic[Encoded, Received]):
     None: `encode` takes them into account by itself."""
     is_code: ClassVar[bool] = False
     """True if hooks take its name as their code, such as `powersgd(rank=4)`: see `codec_for`."""
+    gathers: ClassVar[bool] = False
+    """True if every rank gets what all others send. Predictions of its time then take it for an
+    all-gather, and else for an all-reduce."""
     accepts_half: ClassVar[bool] = True
     """True if `encode` takes gradients in half precision, where codec and memory do."""
     has_state: ClassVar[bool] = False

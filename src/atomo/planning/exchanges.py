@@ -13,7 +13,7 @@ from typing import Final, final
 
 import numpy as np
 
-from atomo.comm_types import PARAMETER_SERVER
+from atomo.comm_types import PARAMETER_SERVER, REDUCTIONS
 
 __all__ = ["EXCHANGES", "Exchange", "Link"]
 
@@ -100,11 +100,7 @@ def parameter_server(workers: int, per_host: int = 1) -> Exchange:
 EXCHANGES: Final[Mapping[str, Callable[[int, int], Exchange]]] = MappingProxyType(
     {
         PARAMETER_SERVER: parameter_server,
-        "Allgather": allgather,
-        "Allreduce": allreduce,
-        "PowerSGD": allreduce,
-        "ACPSGD": allreduce,
-        "Chunked": allreduce,
+        **{name: allgather if kind.gathers else allreduce for name, kind in REDUCTIONS.items()},
     }
 )
 """Traffic by communicator, as a function of the number of workers in all and per host."""

@@ -80,4 +80,4 @@ def test_no_other_console_prints_tables():
         for path in SRC.rglob("*.py")
         if re.search(r"\bConsole\($|\bConsole\([^)]", path.read_text(), re.MULTILINE)
     }
-    assert made == {"atomo/launch/console.py", "atomo_cluster/ec2/console.py"}
+    assert made == {"atomo/launch/console.py", "atomo_cluster/ec2/invocation/console.py"}

@@ -87,7 +87,7 @@ SCHEDULES: Final[Mapping[str, Callable[[RateSchedule, int], float]]] = MappingPr
 def schedule_factor(name: str, plan: RateSchedule, step: int) -> float:
     """Computes a schedule's factor on the learning rate at `step`, which counts from 0.
 
-    >>> [schedule_factor("linear", Plan(last=4), step) for step in range(4)]
+    >>> [schedule_factor("linear", RateSchedule(last=4), step) for step in range(4)]
     [1.0, 0.75, 0.5, 0.25]
     """
     return SCHEDULES[name](plan, step // plan.whole * plan.whole)

@@ -32,7 +32,7 @@ from atomo.codecs.sketches.sketchml import Sketched
 from atomo.codecs.sparse.payload import Sparse
 from atomo.kernels import entropy, rice
 from atomo.kernels.clusters import packed_bytes
-from atomo.measure import measure
+from atomo.measure import measure_codec
 from atomo.wire import Compression
 
 SIGNS = ("signsgd", "signum", "efsignsgd", "onebit")
@@ -51,7 +51,7 @@ def main() -> None:
     print("|---|---|---|---|")
     for spec in options.code:
         codec = make_codec(spec)
-        bits = measure(codec, gradient, repetitions=1).bits_per_entry
+        bits = measure_codec(codec, gradient, repetitions=1).bits_per_entry
         bound = bound_of(codec, gradient)
         print(f"| `{spec}` | {bits:.4f} | {bound:.4f} | {bits / bound:.3f} |", flush=True)
     print_places()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
-from atomo.measure import Measurement, copy_time, measure, timed
+from atomo.measure import Measurement, copy_time, measure_codec, timed
 from atomo.plotting import pyplot_for
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     print("|---|---|---|---|---|")
     found = []
     for spec in options.code:
-        m = measure(make_codec(spec), gradient, options.repetitions)
+        m = measure_codec(make_codec(spec), gradient, options.repetitions)
         found.append(m)
         print(
             f"| `{spec}` | {m.encode_ratio:.2f} | {m.decode_ratio:.3f} | {m.bits_per_entry:.4f} "

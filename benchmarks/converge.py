@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from thread_jobs import accuracy, train
 
-from atomo.arguments import parse, to_arguments
+from atomo.arguments import parse_arguments, to_arguments
 from atomo.codecs import CODECS
 from atomo.config import Settings
 from atomo.errors import AtomoError, ConfigError
@@ -139,7 +139,7 @@ def settings(command: str) -> Settings:
         ConfigError: they are refused.
     """
     words = shlex.split(command)
-    return parse(Settings, words, "train", "", Settings.from_recipe).resolved()
+    return parse_arguments(Settings, words, "train", "", Settings.from_recipe).resolved()
 
 
 def known_caution(command: str) -> str:

@@ -23,7 +23,7 @@ from time_to_accuracy import CLUSTER, hosts_of, on_host
 from atomo.codecs import CODECS
 from atomo.comm_types import PARAMETER_SERVER, settings_of_stored
 from atomo.config import Settings
-from atomo.launch.mpirun import starting
+from atomo.launch.mpirun import python_command
 from atomo.plotting import pyplot_for
 
 RANK: Final = str(Path(__file__).with_name("predictions_rank.py"))
@@ -76,7 +76,7 @@ def measure(options: argparse.Namespace, hosts: list[str], rate: str) -> None:
     """Runs one job over links of one rate."""
     file = options.out / "hosts"
     file.write_text("".join(f"{host} slots=1\n" for host in hosts))
-    _, *line = starting(Settings(n=len(hosts), hostfile=str(file), comm_type="Allgather"))
+    _, *line = python_command(Settings(n=len(hosts), hostfile=str(file), comm_type="Allgather"))
     words = ["--out", str(options.out.resolve()), "--rate", rate, "--networks", *options.networks]
     words += ["--codes", *options.codes, "--longest", str(options.longest)]
     words += ["--budget", str(options.budget), "--times", str(options.times)]

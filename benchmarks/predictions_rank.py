@@ -25,7 +25,7 @@ from atomo.comm_types import (
 )
 from atomo.communicators import Direct
 from atomo.config import Settings
-from atomo.launch.place import canonical
+from atomo.launch.place import canonical_settings
 from atomo.planning import Costs, HostModel, Link, Prediction, Profile, Scenario, predict
 from atomo.probing import (
     SynchronizedTimer,
@@ -219,7 +219,7 @@ def settings_of(cell: Cell, ranks: int, **other: Any) -> Settings:
         "threads": 1, "timeout": TIMEOUT_S, "lr": 1e-4, "evaluator": "none", "train_dir": "unused",
         "resume": "never",
     }  # fmt: skip
-    return canonical(Settings(**{**given, **WORK[cell.network], **other}))
+    return canonical_settings(Settings(**{**given, **WORK[cell.network], **other}))
 
 
 def replicate(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:

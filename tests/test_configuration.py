@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 import support
 
-from atomo.arguments import flag, parse, to_arguments
+from atomo.arguments import flag, parse_arguments, to_arguments
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.identity import IDENTITY, check_identity, record
@@ -43,7 +43,7 @@ PUBLISHED = {
 
 
 def read(*words: str) -> Settings:
-    return parse(Settings, words, "train", "")
+    return parse_arguments(Settings, words, "train", "")
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["--a b", "--a=b"])

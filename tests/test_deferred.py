@@ -33,20 +33,21 @@ assert main(["throughput", "--code", "topc"]) == 2
 
 from rich.console import Console
 from atomo.codecs import CODECS
-from atomo.launch.display import Live
-from atomo.launch.lines import Plain
-from atomo.launch.given import given
+from atomo.launch.display import LivePanel
+from atomo.launch.lines import PlainLines
+from atomo.launch.given import parse_cli_settings
 from atomo.launch.supervisor import Supervisor
-from atomo.launch.place import located
+from atomo.launch.place import resolve_settings
 
 words = [f"--code={code}" for code in (*CODECS, "svd(factors=fp16)", "topk(values=qsgd)")]
 words += ["--down=delta(topk)", "--down=weights(bf16)", "--recipe=dgc", "--network=VGG11"]
 for word in words:
-    settings = located(given([word, "--evaluator=none"], "train", "").settings)
+    given = parse_cli_settings([word, "--evaluator=none"], "train", "")
+    settings = resolve_settings(given.settings)
 
 from fake_job import ended, mpirun
 
-for display in (Plain(sys.stdout, 1), Live(Console())):
+for display in (PlainLines(sys.stdout, 1), LivePanel(Console())):
     job = Supervisor(settings, mpirun(), display)
     assert ended(job) == 0
     display.close()

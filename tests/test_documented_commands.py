@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from wheels import sources
 
-from atomo.arguments import parse
+from atomo.arguments import parse_arguments
 from atomo.cli import throughput
 from atomo.cli.bench import BenchOptions
 from atomo.cli.evaluate import EvaluateOptions
 from atomo.cli.explain import ExplainOptions
 from atomo.cli.inspect import InspectOptions
-from atomo.cli.throughput import planned
+from atomo.cli.throughput import plan_steps
 from atomo.config import Settings
 from atomo.distribution import EXTRAS
-from atomo.launch.given import given
-from atomo.launch.grid import axes_of, points
-from atomo.launch.place import canonical
-from atomo.setting_effects import EFFECTS
+from atomo.launch.given import parse_cli_settings
+from atomo.launch.grid import axes_of, grid_points
+from atomo.launch.place import canonical_settings
+from atomo.setting_effects import TRAIN_EFFECTS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -58,13 +58,13 @@ def asked_for(command: str) -> Settings:
     words, name = shlex.split(command.removeprefix(start), comments=True), STARTS[start]
     words += ["--n=4"] if "--slurm" in words else []  # which an allocation says, and here is none
     if name == "throughput":
-        words = ["--dataset=Noise", *planned(words)[1]]
+        words = ["--dataset=Noise", *plan_steps(words)[1]]
     elif name == "sweep":
         axes, words = axes_of(words)
-        words += [f"{option}={value}" for option, value in next(iter(points(axes))).items()]
-    run = given(words, name, "")
-    run.check(no_caution, throughput.EFFECTS if name == "throughput" else EFFECTS)
-    return canonical(run.settings)
+        words += [f"{option}={value}" for option, value in next(iter(grid_points(axes))).items()]
+    run = parse_cli_settings(words, name, "")
+    run.check(no_caution, throughput.EFFECTS if name == "throughput" else TRAIN_EFFECTS)
+    return canonical_settings(run.settings)
 
 
 def no_caution(line: str) -> None:
@@ -170,4 +170,4 @@ def test_every_other_command_of_the_pages_is_understood():
         words = shlex.split(rest, comments=True)
         if name == "explain" and words[0][0] != "-":  # what it is about
             words.pop(0)
-        parse(OTHERS[name], words, name, "")
+        parse_arguments(OTHERS[name], words, name, "")

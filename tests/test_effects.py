@@ -7,24 +7,24 @@ from typing import Any
 
 import pytest
 
-from atomo.arguments import flag, parse
+from atomo.arguments import flag, parse_arguments
 from atomo.cli import bench, explain_effects, inspect, sweep, throughput
 from atomo.cli.bench import BenchOptions
 from atomo.cli.explain_options import ExplainOptions
 from atomo.cli.inspect import InspectOptions
 from atomo.config import Settings
-from atomo.effects import ALWAYS, effective
+from atomo.effects import ALWAYS, build_reporting_idle
 from atomo.errors import ConfigError
-from atomo.launch.given import given
-from atomo.setting_effects import EFFECTS
+from atomo.launch.given import parse_cli_settings
+from atomo.setting_effects import TRAIN_EFFECTS
 
 TABLES: list[tuple[type[Any], Mapping[str, Any]]] = [
-    (Settings, EFFECTS),
+    (Settings, TRAIN_EFFECTS),
     (Settings, throughput.EFFECTS),
     (Settings, sweep.EFFECTS),
-    (BenchOptions, bench.EFFECTS),
-    (InspectOptions, inspect.EFFECTS),
-    (ExplainOptions, explain_effects.EFFECTS),
+    (BenchOptions, bench.BENCH_EFFECTS),
+    (InspectOptions, inspect.INSPECT_EFFECTS),
+    (ExplainOptions, explain_effects.EXPLAIN_EFFECTS),
     (ExplainOptions, explain_effects.OF_RUN),
 ]
 
@@ -34,10 +34,10 @@ def test_a_table_has_every_option_of_its_command(options, table):
     assert set(table) == {field.name for field in fields(options)}
 
 
-def notes_of(*words: str, table: Mapping[str, Any] = EFFECTS) -> list[str]:
+def notes_of(*words: str, table: Mapping[str, Any] = TRAIN_EFFECTS) -> list[str]:
     """Returns the notes that a command line of `atomo train` gets on its options."""
     lines: list[str] = []
-    given(words, "train", "").check(lines.append, table)
+    parse_cli_settings(words, "train", "").check(lines.append, table)
     return lines
 
 
@@ -68,7 +68,7 @@ READ = {
 
 
 def test_every_option_that_depends_on_others_has_both_cases_here():
-    assert set(READ) == {name for name, effect in EFFECTS.items() if effect is not ALWAYS}
+    assert set(READ) == {name for name, effect in TRAIN_EFFECTS.items() if effect is not ALWAYS}
 
 
 @pytest.mark.parametrize("name", READ)
@@ -77,7 +77,7 @@ def test_an_option_that_is_not_read_is_refused_or_warned_of_and_one_that_is_read
     word = f"{flag(name)}={value}"
     assert notes_of(word, *filter(None, [read])) == []
     message = rf"{flag(name)} \S+ has no effect: .*(leave|give)"
-    if EFFECTS[name].refused:
+    if TRAIN_EFFECTS[name].refused:
         with pytest.raises(ConfigError, match=message):
             notes_of(word, *filter(None, [idle]))
     else:
@@ -123,21 +123,24 @@ def test_a_codec_that_serves_in_no_step_is_refused_and_the_schedule_is_what_is_t
         notes_of("--code=qsgd", "--code-schedule=0: sgd")
     assert notes_of("--code=qsgd", "--code-schedule=0: sgd; 2: qsgd") == []
     assert notes_of("--code=qsgd", "--code-schedule=2: sgd") == []
-    run = given(["--code-schedule=0: sgd; 1: fp16"], "train", "").settings.resolved()
+    run = parse_cli_settings(["--code-schedule=0: sgd; 1: fp16"], "train", "").settings.resolved()
     assert run.code == "fp16"  # and not the default, which serves in no step
 
 
 def test_other_commands_say_so_too(capsys):
-    build = effective(BenchOptions, bench.EFFECTS, "bench")
-    parse(BenchOptions, ["--tensor=x", "--network=FC"], "bench", "", build)
+    build = build_reporting_idle(BenchOptions, bench.BENCH_EFFECTS, "bench")
+    parse_arguments(BenchOptions, ["--tensor=x", "--network=FC"], "bench", "", build)
     assert capsys.readouterr().err == (
         "atomo bench: caution: --network FC has no effect: the gradient is that of --tensor x; "
         "leave one of them out\n"
     )
-    build = effective(ExplainOptions, explain_effects.EFFECTS, "explain")
+    build = build_reporting_idle(ExplainOptions, explain_effects.EXPLAIN_EFFECTS, "explain")
     with pytest.raises(ConfigError, match=r"--hostfile h has no effect: .* --probe FILE"):
-        parse(ExplainOptions, ["--hostfile=h"], "explain", "", build)
-    assert parse(ExplainOptions, ["--hostfile=h", "--probe=p"], "explain", "", build).probe == "p"
-    build = effective(ExplainOptions, explain_effects.OF_RUN, "explain")
-    parse(ExplainOptions, ["--code=topk"], "explain", "", build)
+        parse_arguments(ExplainOptions, ["--hostfile=h"], "explain", "", build)
+    assert (
+        parse_arguments(ExplainOptions, ["--hostfile=h", "--probe=p"], "explain", "", build).probe
+        == "p"
+    )
+    build = build_reporting_idle(ExplainOptions, explain_effects.OF_RUN, "explain")
+    parse_arguments(ExplainOptions, ["--code=topk"], "explain", "", build)
     assert "--code topk has no effect: the run says it" in capsys.readouterr().err

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from jobs import Job
 
-from atomo.launch.given import given
+from atomo.launch.given import parse_cli_settings
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 # A training that ends with 130 once it is told to, and a command that says how it was asked.
@@ -67,4 +67,4 @@ def test_the_task_of_skypilot_has_commands_that_there_are():
     assert set(re.findall(r"\$(\w+)", task["run"])) <= known
     options = task["run"].replace("\\\n", " ").partition("--transport torch ")[2]
     words = shlex.split(options.replace("$OPTIONS", task["envs"]["OPTIONS"]))
-    assert given(words, "rank", "").settings.dataset == "Digits"
+    assert parse_cli_settings(words, "rank", "").settings.dataset == "Digits"

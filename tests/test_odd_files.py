@@ -21,13 +21,13 @@ from tasks.test_detection_files import GOOD
 
 from atomo.cli import main
 from atomo.cli.explain_run import read_steps
-from atomo.cli.gradient_file import gradient_in
-from atomo.data.files import decode, header_size
+from atomo.cli.gradient_file import load_gradient
+from atomo.data.files import decode_image, header_size
 from atomo.data.idx import read_idx
 from atomo.errors import AtomoError, CheckpointError, ConfigError, DataError
 from atomo.launch.hosts import read_hosts
 from atomo.launch.summary import nearby
-from atomo.launch.sweep import measured, past, results_table
+from atomo.launch.sweep import read_trial, read_trials, results_table
 from atomo.models.npz import read_npz
 from atomo.models.tensor_files import read_tensors
 from atomo.plain_file import read_pipe, read_text
@@ -39,9 +39,9 @@ from atomo.tasks.audio.waves import coefficients
 from atomo.tasks.classes import TOP1
 from atomo.tasks.detection.annotations import read_annotations
 from atomo.tasks.detection.pretrained import read as read_body
-from atomo.tasks.labels.repository import read_split_file, read_table
+from atomo.tasks.labels.repository import read_samples, read_split_file
 from atomo.tasks.language.corpus import read_corpus
-from atomo.tasks.text.tokens import splitter
+from atomo.tasks.text.tokens import token_splitter
 from atomo.tasks.text.vectors import read_vectors
 
 MUTANTS = 60  # of each file
@@ -106,12 +106,12 @@ def corpus(path: Path) -> object:
 
 
 def swept(path: Path) -> object:
-    return results_table([*past(path.parent).values()], TOP1)
+    return results_table([*read_trials(path.parent).values()], TOP1)
 
 
 def trial_of(path: Path) -> object:
     read_steps(path.parent)
-    return results_table([measured("lr=1", "", path.parent, False, TOP1)], TOP1)
+    return results_table([read_trial("lr=1", "", path.parent, False, TOP1)], TOP1)
 
 
 def evaluated(path: Path) -> object:
@@ -121,11 +121,11 @@ def evaluated(path: Path) -> object:
 
 def tokenised(path: Path) -> object:
     pytest.importorskip("tokenizers")
-    return splitter(path)("a b")
+    return token_splitter(path)("a b")
 
 
 def both(path: Path) -> object:
-    return header_size(str(path)), decode(str(path))
+    return header_size(str(path)), decode_image(str(path))
 
 
 Read = Callable[[Path], object]
@@ -135,15 +135,15 @@ FAMILIES: dict[str, tuple[Callable[[Path], None], Read]] = {
     "idx": (idx, lambda path: read_idx(path, 2)),
     "idx.gz": (packed_idx, lambda path: read_idx(path, 2)),
     "weights.npz": (arrays, lambda path: read_tensors(path, "--weights", read_npz, "")),
-    "gradient.npz": (packed_arrays, lambda path: gradient_in(path, "--gradient")),
-    "gradient.safetensors": (tensors, lambda path: gradient_in(path, "--gradient")),
+    "gradient.npz": (packed_arrays, lambda path: load_gradient(path, "--gradient")),
+    "gradient.safetensors": (tensors, lambda path: load_gradient(path, "--gradient")),
     "body.safetensors": (tensors, read_body),
     "sound.wav": (sound, lambda path: coefficients(path, 16_000)),
     "image.png": (image, both),
     "image.jpg": (image, both),
     "genders.txt": (text("one m\ntwo f\n"), read_genders),
     "prompts.txt": (text("S_1 a word\n"), lambda path: read_prompts(path.parent)),
-    "table.txt": (text(TABLE), read_table),
+    "table.txt": (text(TABLE), read_samples),
     "split.txt": (text("1 2\n2 1\n"), lambda path: read_split_file(path, 2)),
     "train.txt": (text("a b\nb c\n"), corpus),
     "vectors.txt": (text(VECTORS), lambda path: read_vectors(path, {"word"})),
@@ -280,7 +280,7 @@ def test_an_archive_of_unknown_compression_is_refused(method, tmp_path):
     path = tmp_path / "a.npz"
     path.write_bytes(zipped(method))
     with pytest.raises(DataError, match=r"a\.npz( is no \.npz file of numbers)?: \S"):
-        gradient_in(path, "--gradient")
+        load_gradient(path, "--gradient")
 
 
 def test_an_archive_of_more_than_memory_is_refused(tmp_path, monkeypatch):
@@ -288,7 +288,7 @@ def test_an_archive_of_more_than_memory_is_refused(tmp_path, monkeypatch):
     path = tmp_path / "a.npz"
     np.savez_compressed(path, a=np.zeros(1000))
     with pytest.raises(DataError, match=r"a\.npz unpacks to 8\d+ bytes; .* memory has 100"):
-        gradient_in(path, "--gradient")
+        load_gradient(path, "--gradient")
 
 
 def test_an_archive_of_a_bomb_is_unpacked_no_further_than_it_says(tmp_path):

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from atomo.arguments import flag, parse, translated
+from atomo.arguments import flag, parse_arguments, translate_spellings
 from atomo.cli.evaluate import EvaluateOptions, evaluator_settings
 from atomo.codecs import CODECS, make_codec
 from atomo.comm_types import COMM_TYPES
 from atomo.config import Settings, wants_gpu
 from atomo.errors import ConfigError
-from atomo.launch.place import canonical
+from atomo.launch.place import canonical_settings
 from atomo.models import MODELS
 from atomo.names import fold, resolve
 from atomo.published import ALL, NAMES, OPTIONS
@@ -52,7 +52,7 @@ def table() -> str:
 
 
 def read(*words: str) -> Settings:
-    return parse(Settings, words, "train", "", Settings.from_recipe)
+    return parse_arguments(Settings, words, "train", "", Settings.from_recipe)
 
 
 def test_the_document_has_the_table():
@@ -72,7 +72,7 @@ def test_what_is_said_to_work_is_one_of_our_options(one):
     assert one.theirs not in OURS
     words = [one.theirs] if one.value else [one.theirs, "5"]
     want = [f"{one.option}={one.value}"] if one.value else [one.option, "5"]
-    assert translated(words, OURS) == want
+    assert translate_spellings(words, OURS) == want
 
 
 @pytest.mark.parametrize("one", [one for one in ALL if not one.option], ids=lambda one: one.theirs)
@@ -97,20 +97,20 @@ def test_only_options_of_the_command_are_translated():
     with pytest.raises(
         ConfigError, match=r"unknown option '--wd'; (did you mean .*)?known: --model"
     ):
-        parse(EvaluateOptions, ["--wd", "1"], "evaluate", "")
+        parse_arguments(EvaluateOptions, ["--wd", "1"], "evaluate", "")
 
 
 @pytest.mark.parametrize("word", NO)
 def test_no_is_no_gpu(word):
     assert read(f"--enable-gpu={word}").resolved().enable_gpu == ""
-    options = parse(EvaluateOptions, [f"--enable-gpu={word}"], "evaluate", "")
+    options = parse_arguments(EvaluateOptions, [f"--enable-gpu={word}"], "evaluate", "")
     assert evaluator_settings(options).device == "cpu"
 
 
 @pytest.mark.parametrize("word", YES)
 def test_yes_is_a_gpu(word):
     assert read(f"--enable-gpu={word}").resolved().enable_gpu == "yes"
-    options = parse(EvaluateOptions, [f"--enable-gpu={word}"], "evaluate", "")
+    options = parse_arguments(EvaluateOptions, [f"--enable-gpu={word}"], "evaluate", "")
     assert wants_gpu(options.enable_gpu)
 
 
@@ -123,7 +123,9 @@ def test_a_truth_value_is_one_as_well():
 
 def test_the_published_evaluation_is_understood():
     words = "--eval-batch-size=10000 --eval_freq=50 --network=ResNet18 --dataset=Cifar10"
-    options = parse(EvaluateOptions, [*words.split(), "--model-dir=/home/x/"], "evaluate", "")
+    options = parse_arguments(
+        EvaluateOptions, [*words.split(), "--model-dir=/home/x/"], "evaluate", ""
+    )
     settings = evaluator_settings(options)
     assert (settings.eval_batch_size, settings.eval_freq) == (10_000, 50)
     assert (settings.network, settings.dataset) == ("ResNet18", "Cifar10")
@@ -159,7 +161,9 @@ def test_published_names_are_taken_or_explained(kind, known):
 
 
 def test_published_names_reach_the_run():
-    settings = canonical(read("--code=LSS_SGD", "--network=ResNet18_imagenet", "--comm=bcast"))
+    settings = canonical_settings(
+        read("--code=LSS_SGD", "--network=ResNet18_imagenet", "--comm=bcast")
+    )
     assert settings.comm_type == "ParameterServer"
     assert settings.code == str(make_codec("lss"))
     assert settings.network == "ResNet18"

@@ -19,13 +19,13 @@ from published_data import write_data, write_pretrained
 from selection import slow_but
 from support import run_threads
 
-from atomo.arguments import flag, parse, translated
+from atomo.arguments import flag, parse_arguments, translate_spellings
 from atomo.cli.evaluate import EvaluateOptions, evaluator_settings
-from atomo.cli.throughput import planned
+from atomo.cli.throughput import plan_steps
 from atomo.config import Settings
-from atomo.launch.given import given
-from atomo.launch.grid import axes_of, points
-from atomo.launch.place import canonical
+from atomo.launch.given import parse_cli_settings
+from atomo.launch.grid import axes_of, grid_points
+from atomo.launch.place import canonical_settings
 from atomo.published import OPTIONS
 from atomo.roles import trainers
 from atomo.tasks import make_task
@@ -54,8 +54,10 @@ class Line:
     @property
     def words(self) -> list[str]:
         """The options of the command, with paths that do not depend on the test's folder."""
-        given = shlex.split(self.ours)[2:]
-        return [str(ROOT / word) if word.startswith("configs/") else word for word in given]
+        parse_cli_settings = shlex.split(self.ours)[2:]
+        return [
+            str(ROOT / word) if word.startswith("configs/") else word for word in parse_cli_settings
+        ]
 
 
 def read_lines() -> list[Line]:
@@ -92,13 +94,13 @@ def settings_of(line: Line) -> Settings:
     """Returns the settings of a line, as `atomo` parses it."""
     words = line.words
     if line.command == "throughput":
-        words = ["--dataset=Noise", *planned(words)[1]]
+        words = ["--dataset=Noise", *plan_steps(words)[1]]
     elif line.command == "sweep":
         axes, words = axes_of(words)
-        words += [f"{option}={value}" for option, value in next(iter(points(axes))).items()]
-    run = given(words, line.command, "")
+        words += [f"{option}={value}" for option, value in next(iter(grid_points(axes))).items()]
+    run = parse_cli_settings(words, line.command, "")
     run.check(lambda text: None)  # published lines give every codec the options of all
-    return canonical(run.settings)
+    return canonical_settings(run.settings)
 
 
 def options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -120,11 +122,11 @@ def dropped(line: Line) -> list[str]:
     """Options of the program that ours does not have with the same values."""
     words = shlex.split(line.published)
     script = next(i for i, word in enumerate(words) if word.endswith(".py"))
-    ours = list(options(translated(shlex.split(line.ours)[2:], OURS)))
+    ours = list(options(translate_spellings(shlex.split(line.ours)[2:], OURS)))
     return [
         name
         for name, values in options(words[script + 1 :])
-        if next(options(translated([name, *values], OURS))) not in ours
+        if next(options(translate_spellings([name, *values], OURS))) not in ours
     ]
 
 
@@ -153,7 +155,7 @@ def take_two_steps(line: Line, folder: Path) -> int | None:
         run_threads(chosen)
     else:
         run_threads(short(LINES[0], folder))
-        asked = evaluator_settings(parse(EvaluateOptions, line.words, "evaluate", ""))
+        asked = evaluator_settings(parse_arguments(EvaluateOptions, line.words, "evaluate", ""))
         told = replace(asked, model_dir=folder / "run", data_dir=folder / "data", follow=False)
         assert evaluate(told, lambda result: None) == 1
     return latest(folder / "run")
@@ -165,7 +167,9 @@ def test_every_published_line_is_understood_and_nothing_is_dropped_in_silence(sy
         if line.command in TRAINED:
             assert settings_of(line).workers >= 1, line
         else:
-            assert evaluator_settings(parse(EvaluateOptions, line.words, "evaluate", "")).follow
+            assert evaluator_settings(
+                parse_arguments(EvaluateOptions, line.words, "evaluate", "")
+            ).follow
         for name in dropped(line):
             known = OPTIONS.get(name.replace("_", "-"))
             assert name in line.why or (known is not None and not known.option), (name, line)

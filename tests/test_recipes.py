@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from atomo.arguments import parse, to_arguments
+from atomo.arguments import parse_arguments, to_arguments
 from atomo.codecs import CODECS, make_codec
 from atomo.config import Settings
 from atomo.errors import ConfigError
@@ -12,7 +12,7 @@ from atomo.recipes import RECIPES
 
 
 def read(*words: str) -> Settings:
-    return parse(Settings, words, "train", "", Settings.from_recipe).resolved()
+    return parse_arguments(Settings, words, "train", "", Settings.from_recipe).resolved()
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -10,8 +10,8 @@ from atomo.cli import main
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.identity import record
-from atomo.launch.given import given
-from atomo.launch.place import canonical, located
+from atomo.launch.given import parse_cli_settings
+from atomo.launch.place import canonical_settings, resolve_settings
 from atomo.settings_file import SETTINGS_FILE, read_settings, settings_text
 from atomo.training.checkpoint import load
 
@@ -23,7 +23,7 @@ OVER = {"imagenet": ["imagenet/resnet50"], "dgc": ["cifar/resnet20", "dgc/wm5"],
 
 
 def read(*words: str) -> Settings:
-    return given(words, "train", "").settings
+    return parse_cli_settings(words, "train", "").settings
 
 
 def written(folder: Path, text: str, name: str = "a.toml") -> str:
@@ -132,13 +132,13 @@ def test_the_settings_in_a_folder_repeat_the_run(way, tmp_path):
 def test_a_folder_is_named_after_the_files(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     words = ["--config", *(str(CONFIGS / name) for name in ("cifar/resnet20.toml", "dgc/wm5.toml"))]
-    run = given(words, "train", "")
+    run = parse_cli_settings(words, "train", "")
     assert run.name == "[cifar.resnet20]+[dgc.wm5]"
-    folder = Path(located(run.settings, run.name).train_dir)
+    folder = Path(resolve_settings(run.settings, run.name).train_dir)
     assert folder.parent == tmp_path / "runs"
     assert folder.name.startswith("[cifar.resnet20]+[dgc.wm5]-20")
     named = replace(run.settings, train_dir="x")
-    assert located(named, run.name).train_dir == str(tmp_path / "x")
+    assert resolve_settings(named, run.name).train_dir == str(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_folder_is_named_after_the_files(monkeypatch, tmp_path):
 def test_every_published_file_is_settings_of_a_run(path):
     own = read_settings([path])
     below = [] if "network" in own else [CONFIGS / f"{n}.toml" for n in OVER[path.parent.name]]
-    chosen = canonical(read("--config", *map(str, [*below, path])))
+    chosen = canonical_settings(read("--config", *map(str, [*below, path])))
     for name, value in own.items():
         if name not in ("warmup_epochs", "code", "code_schedule"):
             assert getattr(chosen, name) == value

@@ -9,7 +9,7 @@ import pytest
 from numba.core import caching
 
 from atomo.kernels.jit import jit
-from atomo.surroundings import furnish
+from atomo.surroundings import prepare_environment
 
 # A program whose one command prints a lot.
 PROGRAM = """
@@ -47,7 +47,8 @@ def test_an_output_that_is_closed_or_full_is_a_clear_end(line, code, told):
 
 
 def test_the_number_of_a_closed_stream_goes_to_no_other_file(tmp_path):
-    code = "from atomo.surroundings import furnish; furnish(); f = open('kept', 'w'); import os; "
+    code = "from atomo.surroundings import prepare_environment as prepare; prepare(); "
+    code += "f = open('kept', 'w'); import os; "
     code += "os.write(1, b'for people'); f.close()"
     line = f'exec "{sys.executable}" -c "{code}" >&-'
     subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
@@ -56,7 +57,7 @@ def test_the_number_of_a_closed_stream_goes_to_no_other_file(tmp_path):
 
 def test_who_has_no_home_is_at_home_in_the_root(monkeypatch):
     monkeypatch.delenv("HOME")
-    furnish()
+    prepare_environment()
     assert os.environ["HOME"] == "/"
 
 

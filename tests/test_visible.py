@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from atomo.cli.sweep import say
+from atomo.cli.sweep import print_trial
 from atomo.launch.console import report_console
-from atomo.launch.display import Live
-from atomo.launch.lines import Plain
+from atomo.launch.display import LivePanel
+from atomo.launch.lines import PlainLines
 from atomo.launch.summary import Summary
 from atomo.launch.sweep import SweepTrial, results_table
-from atomo.launch.trials import Recorder
+from atomo.launch.trials import QuietDisplay
 from atomo.tasks import make_task
 from atomo.training.events import Caution, Ended
-from atomo.visible import cut, visible
+from atomo.visible import shorten, visible
 
 SRC = Path(__file__).parents[1] / "src"
 OBEYED = "\x1b]0;title\x07\x1b[31m"
@@ -32,13 +32,13 @@ def test_ends_of_lines_and_letters_stay():
 @pytest.mark.parametrize("size", [0, 4, 5, 1000])
 def test_a_text_is_cut_in_its_middle(size):
     text = "ab" * size
-    assert cut(text, 10)[:5] == text[:5]
-    assert len(cut(text, 10)) <= max(10, 50)
+    assert shorten(text, 10)[:5] == text[:5]
+    assert len(shorten(text, 10)) <= max(10, 50)
 
 
 def test_lines_show_it():
     out = io.StringIO()
-    plain = Plain(out, 1)
+    plain = PlainLines(out, 1)
     plain.note(OBEYED)
     plain.show(Caution(OBEYED))
     assert out.getvalue() == f"{SHOWN}\ncaution: {SHOWN}\n"
@@ -46,7 +46,7 @@ def test_lines_show_it():
 
 def test_the_panel_shows_it():
     out = io.StringIO()
-    live = Live(Console(file=out, force_terminal=False, width=100))
+    live = LivePanel(Console(file=out, force_terminal=False, width=100))
     live.note(OBEYED)
     live.close()
     assert SHOWN in out.getvalue()
@@ -64,8 +64,8 @@ def test_the_closing_table_shows_it(capsys):
 
 def test_a_sweep_shows_it(capsys):
     trial = SweepTrial(f"{OBEYED}[/b]", "", 1, 0.5, 0.5, 0.1, 1.0)
-    say(trial)
-    Recorder().note(OBEYED)
+    print_trial(trial)
+    QuietDisplay().note(OBEYED)
     report_console().print(results_table([trial], make_task("images").metrics[0]))
     shown = capsys.readouterr()
     assert shown.out.startswith(f"{SHOWN}[/b]: loss")

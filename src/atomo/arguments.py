@@ -13,7 +13,16 @@ from atomo.errors import ConfigError
 from atomo.names import nearest, truth
 from atomo.published import OPTIONS, successor
 
-__all__ = ["Parser", "flag", "number", "option", "parse", "parser", "to_arguments", "translated"]
+__all__ = [
+    "Parser",
+    "flag",
+    "number_converter",
+    "option",
+    "parse_arguments",
+    "parser",
+    "to_arguments",
+    "translate_spellings",
+]
 
 S = TypeVar("S")
 NEGATIVE: Final = re.compile(r"-\.?\d")
@@ -57,7 +66,7 @@ def parser(settings: type[Any], command: str, description: str) -> Parser:
     return built
 
 
-def parse(
+def parse_arguments(
     settings: type[S],
     words: Sequence[str],
     command: str,
@@ -70,7 +79,7 @@ def parse(
         ConfigError: an option is unknown, or a value is not what it takes.
     """
     options = [flag(field.name) for field in fields(settings)]  # type: ignore[arg-type]
-    ours = joined(translated(words, options), options)
+    ours = join_negatives(translate_spellings(words, options), options)
     # argparse would take `-host` for `-h`, and print the help.
     unknown = [word for word in ours if word[:2] != "--" and successor(word)]
     if not unknown:
@@ -90,7 +99,7 @@ def hint(name: str, options: Sequence[str]) -> str:
     return f"of `atomo train`, {found}" if foreign else found or nearest(name, options)
 
 
-def translated(words: Sequence[str], options: Sequence[str]) -> list[str]:
+def translate_spellings(words: Sequence[str], options: Sequence[str]) -> list[str]:
     """Returns a command line with our options in place of their published spellings.
 
     >>> translated(["-n", "5", "--eval_freq=9"], ["--n", "--eval-freq"])
@@ -99,7 +108,7 @@ def translated(words: Sequence[str], options: Sequence[str]) -> list[str]:
     return [translation(word, options) for word in words]
 
 
-def joined(words: Sequence[str], options: Sequence[str]) -> list[str]:
+def join_negatives(words: Sequence[str], options: Sequence[str]) -> list[str]:
     """Returns a command line with each negative quantity joined to its option: argparse would take
     `-1gbit` for an option of its own.
 
@@ -159,7 +168,7 @@ def yes_or_no(text: str) -> bool:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def number(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
+def number_converter(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
     """Returns a converter of words for a parser, whose error says what it wanted: "a
     whole number".
     """
@@ -177,6 +186,6 @@ CONVERTERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     Path: Path,
     bool: yes_or_no,
-    int: number(int, "a whole number"),
-    float: number(float, "a number"),
+    int: number_converter(int, "a whole number"),
+    float: number_converter(float, "a number"),
 }

@@ -58,10 +58,12 @@ def family(settings: Settings, memory: str) -> Family:
     budget = default if settings.error_budget is None else settings.error_budget
     sums = SUMMED if settings.comm_type == "Allreduce" and kind_of(memory) is NoMemory else ()
     specs = (LOSSLESS, *(FED_BACK if feeds_back else PLAIN), *sums)
-    return Family(memory, tuple(fitting(settings, memory, specs)), budget)
+    return Family(memory, tuple(compatible_codecs(settings, memory, specs)), budget)
 
 
-def fitting(settings: Settings, memory: str, specs: tuple[str, ...]) -> Iterator[Codec[Any]]:
+def compatible_codecs(
+    settings: Settings, memory: str, specs: tuple[str, ...]
+) -> Iterator[Codec[Any]]:
     """Yields those that the rest of the settings goes with."""
     for spec in specs:
         try:

@@ -15,13 +15,12 @@ from atomo.memory import NoMemory, check_fits, default_memory
 from atomo.names import resolve
 from atomo.rates import RATES, VOTES_RATE
 from atomo.roles import fitted_codec, own_memory
-from atomo.schedule import Phase, parse_schedule, phases, spelled, warm_up_schedule
+from atomo.schedule import Phase, parse_schedule, phases, schedule_text, warm_up_schedule
 from atomo.setting_checks import wants_gpu
 
 __all__ = [
-    "AUTO",
+    "AUTO_CODEC",
     "FLAGS",
-    "begins_at_once",
     "check_auto",
     "check_code",
     "codecs_text",
@@ -30,11 +29,12 @@ __all__ = [
     "fitted_by_name",
     "fitted_phases",
     "fitted_schedule",
-    "needed_memory",
-    "over_recipe",
+    "override_recipe",
+    "required_memory",
+    "starts_at_first_step",
 ]
 
-AUTO: Final = "auto"
+AUTO_CODEC: Final = "auto"
 # Options that the published scripts have for a setting of the codec, and that setting.
 FLAGS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -76,7 +76,7 @@ def check_auto(
         )
 
 
-def over_recipe(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def override_recipe(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a recipe with those that are given in their places.
 
     A recipe's schedule and memory belong to its codec: another codec, another ratio or a warm-up
@@ -108,13 +108,13 @@ def changes(codec: Codec[Any], given: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_codec(code: str, codec: Codec[Any], *, by_name: bool = False) -> bool:
     """True if a specification means this codec; by name: its settings may be others."""
-    if code.lower() == AUTO:
+    if code.lower() == AUTO_CODEC:
         return False
     other = make_codec(code)
     return other.id == codec.id if by_name else other == codec
 
 
-def begins_at_once(planned: Sequence[Phase]) -> bool:
+def starts_at_first_step(planned: Sequence[Phase]) -> bool:
     """True if a schedule has a codec for the first step, so that `--code` serves in none."""
     return bool(planned) and planned[0].epoch == 0
 
@@ -122,7 +122,7 @@ def begins_at_once(planned: Sequence[Phase]) -> bool:
 def check_code(code: str, code_schedule: str) -> None:
     """Raises ConfigError for a codec that is given beside a schedule in which it never serves."""
     planned = parse_schedule(code_schedule)
-    if code.lower() == AUTO or not begins_at_once(planned):
+    if code.lower() == AUTO_CODEC or not starts_at_first_step(planned):
         return
     if make_codec(code) not in [phase.codec for phase in planned]:
         raise ConfigError(
@@ -152,7 +152,7 @@ def final_codec(
     where its first serves at once.
     """
     planned = parse_schedule(code_schedule)
-    return planned[-1].codec if begins_at_once(planned) else with_flags(code, said)
+    return planned[-1].codec if starts_at_first_step(planned) else with_flags(code, said)
 
 
 def with_flags(code: str, said: Mapping[str, int | float | None]) -> Codec[Any]:
@@ -198,7 +198,9 @@ def fitted_schedule(
     """
     if not warmup_epochs:
         fitted = fitted_phases(codec, code_schedule, comm_type)
-        return code_schedule if fitted == phases(str(codec), code_schedule) else spelled(fitted)
+        return (
+            code_schedule if fitted == phases(str(codec), code_schedule) else schedule_text(fitted)
+        )
     if code_schedule:
         raise ConfigError("--warmup-epochs makes a --code-schedule of its own; give one of them")
     return warm_up_schedule(codec, warmup_epochs)
@@ -214,7 +216,7 @@ def default_rate(optimizer: str, codecs: Sequence[Codec[Any]]) -> float:
     return VOTES_RATE if any(one.votes for one in codecs) else RATES[name]
 
 
-def needed_memory(
+def required_memory(
     codecs: Sequence[Codec[Any]], comm_type: str, momentum: float, optimizer: str = "sgd"
 ) -> str:
     """Returns the memory of the last codec that needs one, among those that all codecs bear.
@@ -236,13 +238,13 @@ def needed_memory(
     needed = {codec: default_memory(codec, momentum, optimizer) for codec in reversed(codecs)}
     wanted = [(memory, codec) for codec, memory in needed.items() if memory != NoMemory.id]
     wanted.sort(key=lambda pair: pair[1].near_lossless)  # what loses much comes first
-    borne = next((memory for memory, _ in wanted if all_bear(codecs, memory)), NoMemory.id)
+    borne = next((memory for memory, _ in wanted if all_accept(codecs, memory)), NoMemory.id)
     if borne == NoMemory.id and (starved := [one for _, one in wanted if not one.near_lossless]):
-        raise unborne(codecs, needed[starved[0]], starved[0])
+        raise memory_refusal(codecs, needed[starved[0]], starved[0])
     return borne
 
 
-def all_bear(codecs: Sequence[Codec[Any]], memory: str) -> bool:
+def all_accept(codecs: Sequence[Codec[Any]], memory: str) -> bool:
     """True if no codec is refused with this memory."""
     try:
         for codec in codecs:
@@ -252,7 +254,7 @@ def all_bear(codecs: Sequence[Codec[Any]], memory: str) -> bool:
     return True
 
 
-def unborne(codecs: Sequence[Codec[Any]], memory: str, needs_it: Codec[Any]) -> ConfigError:
+def memory_refusal(codecs: Sequence[Codec[Any]], memory: str, needs_it: Codec[Any]) -> ConfigError:
     """Returns the error of a codec that does not bear the memory that another one needs."""
     try:
         for codec in codecs:

@@ -5,9 +5,9 @@ from typing import Final, final
 
 from atomo.errors import ConfigError
 
-__all__ = ["CODECS", "SHUFFLES", "Compression"]
+__all__ = ["BLOSC_CODECS", "SHUFFLES", "Compression"]
 
-CODECS: Final = ("none", "blosclz", "lz4", "lz4hc", "zlib", "zstd")
+BLOSC_CODECS: Final = ("none", "blosclz", "lz4", "lz4hc", "zlib", "zstd")
 SHUFFLES: Final = ("none", "byte", "bit")
 
 
@@ -23,8 +23,8 @@ class Compression:
     def __post_init__(self) -> None:
         if type(self.level) is not int:
             raise ConfigError(f"blosc level must be a whole number, got {self.level!r}")
-        if self.codec not in CODECS:
-            raise ConfigError(f"blosc codec {self.codec!r}; known: {', '.join(CODECS)}")
+        if self.codec not in BLOSC_CODECS:
+            raise ConfigError(f"blosc codec {self.codec!r}; known: {', '.join(BLOSC_CODECS)}")
         if self.shuffle not in SHUFFLES:
             raise ConfigError(f"blosc shuffle {self.shuffle!r}; known: {', '.join(SHUFFLES)}")
         if not 0 <= self.level <= 9:

@@ -12,7 +12,7 @@ from atomo.bounds import check
 from atomo.codecs import Codec
 from atomo.codecs.by_name import ByName, parse_by_name
 from atomo.coding import (
-    AUTO,
+    AUTO_CODEC,
     FLAGS,
     check_auto,
     default_rate,
@@ -20,8 +20,8 @@ from atomo.coding import (
     fitted_by_name,
     fitted_phases,
     fitted_schedule,
-    needed_memory,
-    over_recipe,
+    override_recipe,
+    required_memory,
 )
 from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER
 from atomo.compression import Compression
@@ -43,7 +43,7 @@ from atomo.roles import (
     check_way_down,
     fitted_codec,
     has_master,
-    outlives,
+    survives_worker_loss,
     trainers,
 )
 from atomo.schedule import phases
@@ -251,18 +251,22 @@ class Settings:
         """
         if not recipe:
             return cls(**given)
-        return cls(**over_recipe(RECIPES[resolve("recipe", recipe, RECIPES)].settings, given))
+        return cls(**override_recipe(RECIPES[resolve("recipe", recipe, RECIPES)].settings, given))
 
     def resolved(self) -> "Settings":
         """The same run with every name in its canonical form and nothing left to defaults, but for
         what `--code auto` finds when the run starts.
         """
-        if self.code.lower() == AUTO:
+        if self.code.lower() == AUTO_CODEC:
             check_auto(self.comm_type, self.code_schedule, self.code_for, self.warmup_epochs,
                        self.enable_gpu)  # fmt: skip
             memory = "none" if self.memory == "auto" else self.memory
             plain = replace(self, code=PLAIN, memory=memory).resolved()
-            return replace(plain, code=AUTO, memory=AUTO if self.memory == AUTO else plain.memory)
+            return replace(
+                plain,
+                code=AUTO_CODEC,
+                memory=AUTO_CODEC if self.memory == AUTO_CODEC else plain.memory,
+            )
         named = final_codec(self.code, self.codec_flags, self.code_schedule)
         codec = fitted_codec(named, self.comm_type)
         planned = fitted_phases(codec, self.code_schedule, self.comm_type)
@@ -271,7 +275,7 @@ class Settings:
         memory = self.memory
         if memory == "auto":
             adaptive = PLAIN if self.clip_grad else self.optimizer  # gradients are what is clipped
-            memory = needed_memory(codecs, self.comm_type, self.momentum_of_sgd, adaptive)
+            memory = required_memory(codecs, self.comm_type, self.momentum_of_sgd, adaptive)
         for one in codecs:
             check_fits(one, memory)
         check_memory(memory, self.comm_type)
@@ -331,7 +335,7 @@ class Settings:
     @property
     def measures(self) -> bool:
         """True if ranks find out before the first step what serves."""
-        return self.code.lower() == AUTO or self.grouping.searched
+        return self.code.lower() == AUTO_CODEC or self.grouping.searched
 
     @property
     def processes(self) -> int:
@@ -348,7 +352,7 @@ class Settings:
         """Number of workers that the next step needs; all of them if a run cannot
         outlive a death.
         """
-        if not outlives(self.comm_type, self.hierarchical):
+        if not survives_worker_loss(self.comm_type, self.hierarchical):
             return self.workers
         return self.min_workers or -(-self.workers // 2)
 

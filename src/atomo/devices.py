@@ -15,13 +15,21 @@ from typing import Any, Final, final
 
 import torch
 
-__all__ = ["STAGED", "AsyncScalars", "SideStreams", "module_of", "stages", "to_device", "to_host"]
+__all__ = [
+    "STAGED",
+    "AsyncScalars",
+    "SideStreams",
+    "module_of",
+    "to_device",
+    "to_host",
+    "uses_pinned_memory",
+]
 
 STAGED: Final = {"cuda"}
 """The kinds of devices whose copies pinned memory spares a wait."""
 
 
-def stages(device: torch.device) -> bool:
+def uses_pinned_memory(device: torch.device) -> bool:
     """True if copies between a device and pinned memory spare a wait."""
     return device.type in STAGED
 
@@ -33,7 +41,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         tensor: on any device; itself where it is there already.
         device: where it is to be. What is computed there on the current stream finds it.
     """
-    if tensor.device.type == "cpu" and stages(device):
+    if tensor.device.type == "cpu" and uses_pinned_memory(device):
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
@@ -44,18 +52,18 @@ def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     Args:
         tensors: on the CPU and on one device besides, made on its current stream.
     """
-    away = {tensor.device for tensor in tensors if stages(tensor.device)}
+    away = {tensor.device for tensor in tensors if uses_pinned_memory(tensor.device)}
     if not away:
         return [tensor.cpu() for tensor in tensors]
-    found = [begun(tensor) for tensor in tensors]
+    found = [start_copy(tensor) for tensor in tensors]
     for device in away:
         module_of(device).current_stream(device).synchronize()
     return found
 
 
-def begun(tensor: torch.Tensor) -> torch.Tensor:
+def start_copy(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a copy on the host that is on its way, to pinned memory."""
-    if not stages(tensor.device):
+    if not uses_pinned_memory(tensor.device):
         return tensor.cpu()
     room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
     return room.copy_(tensor, non_blocking=True)
@@ -81,8 +89,8 @@ class AsyncScalars:
         if not numbers:
             return
         joined = torch.stack([number.detach().double() for number in numbers])
-        self._found = begun(joined)
-        if stages(joined.device):
+        self._found = start_copy(joined)
+        if uses_pinned_memory(joined.device):
             self._here = module_of(joined.device).current_stream(joined.device).record_event()
 
     def values(self) -> list[float]:

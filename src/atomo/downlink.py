@@ -12,22 +12,22 @@ from atomo.errors import ConfigError
 from atomo.names import resolve
 
 __all__ = [
-    "AUTO",
+    "AUTO_DOWNLINK",
     "DELTA",
     "UPDATES",
     "WEIGHTS",
     "canonical_downlink",
     "delta_codec",
-    "name_of",
+    "downlink_name",
     "repeats_steps",
     "weights_dtype",
 ]
 
-AUTO: Final = "auto"
+AUTO_DOWNLINK: Final = "auto"
 WEIGHTS: Final = "weights"
 UPDATES: Final = "updates"
 DELTA: Final = "delta"
-NAMES: Final = (AUTO, WEIGHTS, UPDATES, DELTA)
+NAMES: Final = (AUTO_DOWNLINK, WEIGHTS, UPDATES, DELTA)
 WHOLE: Final = "fp32"
 ROUNDED: Final = "bf16"
 CALL: Final = re.compile(r"\s*([\w-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
@@ -60,7 +60,7 @@ def canonical_downlink(text: str) -> str:
         return name
     if not (spec or "").strip():
         raise ConfigError(f"--down {text!r}: {DELTA} needs a codec, e.g. delta(topk(ratio=0.05))")
-    return f"{DELTA}({checked(make_codec(str(spec)))})"
+    return f"{DELTA}({check_delta_codec(make_codec(str(spec)))})"
 
 
 def weights_as(spec: str, text: str) -> str:
@@ -78,7 +78,7 @@ def weights_as(spec: str, text: str) -> str:
     return WEIGHTS if name == WHOLE else f"{WEIGHTS}({name})"
 
 
-def checked(codec: Codec[Any]) -> Codec[Any]:
+def check_delta_codec(codec: Codec[Any]) -> Codec[Any]:
     """Returns a codec that may carry differences of weights.
 
     Raises:
@@ -98,10 +98,10 @@ def repeats_steps(downlink: str, one_host: bool) -> bool:
 
     Within one host bytes cost nothing, while to decode W frames in each of W processes does.
     """
-    return downlink == UPDATES or (downlink == AUTO and not one_host)
+    return downlink == UPDATES or (downlink == AUTO_DOWNLINK and not one_host)
 
 
-def name_of(downlink: str) -> str:
+def downlink_name(downlink: str) -> str:
     """Returns the name in a canonical setting."""
     return downlink.partition("(")[0]
 

@@ -15,7 +15,7 @@ from atomo.arguments import flag
 from atomo.errors import ConfigError
 from atomo.visible import visible
 
-__all__ = ["ALWAYS", "Effect", "caution", "effective", "tell_idle", "without_effect"]
+__all__ = ["ALWAYS", "Effect", "build_reporting_idle", "caution", "report_idle", "without_effect"]
 
 S = TypeVar("S")
 
@@ -58,7 +58,7 @@ def without_effect(
     }
 
 
-def tell_idle(
+def report_idle(
     idle: Mapping[str, Effect[Any]], given: Mapping[str, Any], say: Callable[[str], object]
 ) -> None:
     """Says which options have no effect, those with the same reason in one line.
@@ -76,7 +76,7 @@ def tell_idle(
         say(f"{', '.join(words)} {'have' if len(words) > 1 else 'has'} no effect: {why}")
 
 
-def effective(
+def build_reporting_idle(
     kind: Callable[..., S], table: Mapping[str, Effect[S]], command: str
 ) -> Callable[..., S]:
     """Returns what `arguments.parse` builds the options of a command with, which says on the way
@@ -85,7 +85,7 @@ def effective(
 
     def build(**given: Any) -> S:
         options = kind(**given)
-        tell_idle(without_effect(options, given, table), given, caution(command))
+        report_idle(without_effect(options, given, table), given, caution(command))
         return options
 
     return build

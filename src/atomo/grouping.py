@@ -1,9 +1,9 @@
 """Ways to cut a list of tensors into consecutive groups, of which each travels as one message.
 
 Each gives its cuts: for every group the number of tensors up to its end, increasing, so that the
-last cut is the number of tensors. A way is one function and one line in `WAYS`. Two of them look at
-more than sizes: what they come to is known once costs are measured, at the start of a job
-(`fusion/searches.py`), and is spelled as `cuts:3,7,12` from there on.
+last cut is the number of tensors. A method is one function and one line in
+`GROUPING_METHODS`. Two methods look at more than sizes: their cuts are known once costs are
+measured, at the start of a job (`fusion/searches.py`), and become `cuts:3,7,12`.
 """
 
 import re
@@ -23,13 +23,13 @@ MOST_DIGITS: Final = 10
 CALL: Final = re.compile(r"\s*([\w-]+)\s*(?::\s*(\S+)\s*)?")
 
 
-def layer_wise(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
+def group_per_tensor(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
     """Each tensor is a group."""
     del amount
     return tuple(range(1, len(sizes) + 1))
 
 
-def together(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
+def single_group(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
     """All tensors are one group."""
     del amount
     return (len(sizes),)
@@ -61,7 +61,7 @@ def unknown(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
 
 @final
 @dataclass(frozen=True)
-class Way:
+class GroupingMethod:
     """One way to group."""
 
     cut: Callable[[Sequence[int], float], tuple[int, ...]]
@@ -75,15 +75,15 @@ class Way:
 
 
 CUTS: Final = "cuts"
-WAYS: Final[Mapping[str, Way]] = MappingProxyType(
+GROUPING_METHODS: Final[Mapping[str, GroupingMethod]] = MappingProxyType(
     {
-        "auto": Way(unknown, searched=True),
-        "bytes": Way(equal_bytes, "megabytes of a message"),
-        "count": Way(equal_counts, "messages", whole=True),
-        CUTS: Way(unknown),
-        "layer": Way(layer_wise),
-        "mergecomp": Way(unknown, searched=True),
-        "one": Way(together),
+        "auto": GroupingMethod(unknown, searched=True),
+        "bytes": GroupingMethod(equal_bytes, "megabytes of a message"),
+        "count": GroupingMethod(equal_counts, "messages", whole=True),
+        CUTS: GroupingMethod(unknown),
+        "layer": GroupingMethod(group_per_tensor),
+        "mergecomp": GroupingMethod(unknown, searched=True),
+        "one": GroupingMethod(single_group),
     }
 )
 
@@ -100,7 +100,7 @@ class Grouping:
     @property
     def searched(self) -> bool:
         """True if its cuts are found from measured costs, at the start of a job."""
-        return WAYS[self.name].searched
+        return GROUPING_METHODS[self.name].searched
 
     def cuts(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Returns the cuts of tensors of so many bytes; none of no tensors.
@@ -114,12 +114,12 @@ class Grouping:
             )
         if self.ends:
             return self.ends if sizes else ()
-        return WAYS[self.name].cut(sizes, self.amount) if sizes else ()
+        return GROUPING_METHODS[self.name].cut(sizes, self.amount) if sizes else ()
 
     def __str__(self) -> str:
         if self.ends:
             return f"{self.name}:{','.join(map(str, self.ends))}"
-        return f"{self.name}:{self.amount:g}" if WAYS[self.name].amount else self.name
+        return f"{self.name}:{self.amount:g}" if GROUPING_METHODS[self.name].amount else self.name
 
 
 ONE: Final = Grouping("one")
@@ -180,8 +180,8 @@ def grouping(text: str) -> Grouping:
         ConfigError: it names no way to group, or lacks its number, or has one that it cannot be.
     """
     found = CALL.fullmatch(text)
-    name = resolve("fusion", found[1] if found else text, WAYS)
-    way, said = WAYS[name], found[2] if found else None
+    name = resolve("fusion", found[1] if found else text, GROUPING_METHODS)
+    way, said = GROUPING_METHODS[name], found[2] if found else None
     if name == CUTS:
         return read_cuts(text, said)
     if not way.amount:

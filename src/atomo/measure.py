@@ -23,7 +23,7 @@ from atomo.grouping import ONE
 from atomo.memory import MEMORIES, default_memory
 from atomo.wire import Bytes, Compression
 
-__all__ = ["Measurement", "copy_time", "measure"]
+__all__ = ["Measurement", "copy_time", "measure_codec"]
 
 
 @final
@@ -56,7 +56,7 @@ class Measurement:
         return self.decode_s / self.copy_s
 
 
-def measure(
+def measure_codec(
     codec: Codec[Any],
     gradient: Mapping[str, Tensor],
     repetitions: int = 5,

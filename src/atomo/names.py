@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from atomo.errors import ConfigError
 from atomo.published import NAMES
 
-__all__ = ["described", "nearest", "resolve", "spelled", "truth"]
+__all__ = ["described", "find_spelling", "nearest", "resolve", "truth"]
 
 SHOWN = 60  # characters of a value in an error
 YES, NO = ("yes", "true", "1", "on"), ("no", "false", "0", "off", "")
@@ -48,13 +48,13 @@ def resolve(kind: str, name: str, known: Iterable[str]) -> str:
     """
     spellings = list(known)
     ours = NAMES.get(kind, {}).get(fold(name), name)
-    if found := spelled(name, spellings) or spelled(ours, spellings):
+    if found := find_spelling(name, spellings) or find_spelling(ours, spellings):
         return found
     hint = nearest(name, spellings) if ours == name else f"here it is {ours!r}"
     raise ConfigError(f"unknown {kind} {name!r}; {hint}")
 
 
-def spelled(name: str, known: Iterable[str]) -> str:
+def find_spelling(name: str, known: Iterable[str]) -> str:
     """Returns the spelling in `known` that differs in case, `-`, `_` and `/` at most; empty: none
     does.
     """

@@ -1,10 +1,10 @@
 """Files that anyone may have put there: opened where they are plain files, and bounded in size.
 
 A run folder may come from a stranger, with a link, a pipe or a device under the name of a file that
-a run reads or writes. In it nothing is opened through a link: `opened` and `read_whole` read,
-`opened_own` opens what a run adds to, `created` makes a new file, and `check_target` comes before a
-rename. A file that a person names, such as `--config`, may be a link: `linked` says so;
-`read_text` also reads a pipe.
+a run reads or writes. Nothing in it is opened through a link: `open_plain` and `read_whole` read,
+`open_own` opens a file that a run adds to, `create_plain` makes a new file, and `check_target`
+comes before a rename. A file that a person names, such as `--config`, may be a link: `linked` says
+so; `read_text` also reads a pipe.
 """
 
 import errno
@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 __all__ = [
-    "MOST",
+    "MAX_JSON_BYTES",
     "check_target",
-    "created",
+    "create_plain",
     "make_folder",
     "memory_bytes",
-    "opened",
-    "opened_own",
+    "open_own",
+    "open_plain",
     "read_start",
     "read_text",
     "read_whole",
 ]
 
-MOST: Final = 2**28  # bytes of JSON
+MAX_JSON_BYTES: Final = 2**28  # bytes of JSON
 MOST_TEXT: Final = 2**24  # bytes of a file that a person writes
 GROWTH: Final = 2**20  # bytes that are added to a file between a look at its size and its end
 PIPE_S: Final = 60.0  # more => a slower command may write to a pipe
@@ -43,7 +43,7 @@ PLAIN: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 @contextmanager
-def opened(path: Path, *, linked: bool = False) -> Iterator[BinaryIO]:
+def open_plain(path: Path, *, linked: bool = False) -> Iterator[BinaryIO]:
     """Opens the file at `path` to read it; `linked`: also through a link.
 
     Raises:
@@ -57,13 +57,13 @@ def opened(path: Path, *, linked: bool = False) -> Iterator[BinaryIO]:
         os.close(descriptor)
 
 
-def read_whole(path: Path, most: int = MOST, *, linked: bool = False) -> bytes:
+def read_whole(path: Path, most: int = MAX_JSON_BYTES, *, linked: bool = False) -> bytes:
     """Reads all of a file of at most `most` bytes.
 
     Raises:
         OSError: it cannot be read, is no file, or is larger.
     """
-    with opened(path, linked=linked) as file:
+    with open_plain(path, linked=linked) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
             raise OSError(errno.EFBIG, f"it has {size} bytes; at most {most} are read", str(path))
@@ -77,7 +77,7 @@ def read_start(path: Path, most: int) -> bytes:
     Raises:
         OSError: it cannot be read, or is no file.
     """
-    with opened(path) as file:
+    with open_plain(path) as file:
         return file.read(most)
 
 
@@ -127,7 +127,7 @@ def read_pipe(path: Path, most: int) -> bytes:
     raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
 
 
-def opened_own(path: Path, flags: int) -> int:
+def open_own(path: Path, flags: int) -> int:
     """Opens a file of a run to read and to write it, and returns its descriptor.
 
     Args:
@@ -147,7 +147,7 @@ def opened_own(path: Path, flags: int) -> int:
 
 
 @contextmanager
-def created(path: Path) -> Iterator[BinaryIO]:
+def create_plain(path: Path) -> Iterator[BinaryIO]:
     """Makes a new file at `path` to write it, in place of one that was there.
 
     Raises:

@@ -11,10 +11,10 @@ from typing import Final
 
 from atomo.errors import INTERRUPTED, AtomoError, ConfigError
 from atomo.names import nearest
-from atomo.surroundings import furnish, silence_output
+from atomo.surroundings import prepare_environment, silence_output
 from atomo.visible import visible
 
-__all__ = ["NO_ROOM", "dispatch", "handled"]
+__all__ = ["NO_ROOM", "dispatch", "signals_handled"]
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -38,7 +38,7 @@ def dispatch(
         act: runs the command of a name with what follows it.
         arguments: the command line; None: that of this process.
     """
-    furnish()
+    prepare_environment()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())
@@ -82,7 +82,7 @@ def has_working_folder() -> bool:
 
 
 @contextmanager
-def handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def signals_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Calls `handler` for Ctrl-C, SIGTERM and a closed terminal, for as long as the block lasts."""
     numbers = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # as nohup does
     before = {number: signal.signal(number, handler) for number in numbers}

@@ -6,7 +6,7 @@ from typing import Any
 from atomo.codecs import Codec
 from atomo.codecs.shared_scale import shared_scale_codec
 from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER, REDUCTIONS, REPEATING
-from atomo.downlink import AUTO
+from atomo.downlink import AUTO_DOWNLINK
 from atomo.errors import ConfigError
 from atomo.hierarchy import FLAT, canonical_hierarchy
 from atomo.memory import kind_of
@@ -22,8 +22,8 @@ __all__ = [
     "check_way_down",
     "fitted_codec",
     "has_master",
-    "outlives",
     "own_memory",
+    "survives_worker_loss",
     "trainers",
 ]
 
@@ -37,7 +37,7 @@ def has_master(comm_type: str) -> bool:
     return resolve("comm-type", comm_type, COMM_TYPES) == PARAMETER_SERVER
 
 
-def outlives(comm_type: str, hierarchical: str) -> bool:
+def survives_worker_loss(comm_type: str, hierarchical: str) -> bool:
     """True if a run goes on where one of its workers dies, if its transport does."""
     if has_master(comm_type):
         return True
@@ -84,7 +84,7 @@ def check_memory(memory: str, comm_type: str) -> None:
 
 def check_way_down(comm_type: str, down: str) -> None:
     """Raises ConfigError for a way down from a master that there is not."""
-    if not has_master(comm_type) and down.lower() != AUTO:
+    if not has_master(comm_type) and down.lower() != AUTO_DOWNLINK:
         raise ConfigError(
             f"--down {down}: with --comm-type {comm_type} nothing comes down, since every process "
             f"has weights of its own; leave it out, or give --comm-type {PARAMETER_SERVER}"
@@ -111,10 +111,11 @@ def check_deaths(
 def check_least(processes: int, comm_type: str, min_workers: int, hierarchical: str) -> None:
     """Raises ConfigError for more workers that must be left than there are."""
     workers = trainers(processes, comm_type)
-    if not outlives(comm_type, hierarchical) and min_workers not in (0, workers):
+    if not survives_worker_loss(comm_type, hierarchical) and min_workers not in (0, workers):
         raise ConfigError(
             f"--min-workers {min_workers}: with --comm-type {comm_type}{how_of(hierarchical)} all "
-            f"{workers} processes are needed for every step; give 0, or --comm-type {outliving()}"
+            f"{workers} processes are needed for every step; give 0, or "
+            f"--comm-type {fault_tolerant_comm_types()}"
         )
     if min_workers > workers:
         less = " less the master" if has_master(comm_type) else ""
@@ -126,10 +127,10 @@ def check_least(processes: int, comm_type: str, min_workers: int, hierarchical: 
 
 def check_spares(comm_type: str, hierarchical: str, spares: int) -> None:
     """Raises ConfigError for spares that have no place to take."""
-    if spares and not outlives(comm_type, hierarchical):
+    if spares and not survives_worker_loss(comm_type, hierarchical):
         raise ConfigError(
             f"--spares {spares}: with --comm-type {comm_type}{how_of(hierarchical)} nobody takes "
-            f"the place of who died; give 0, or --comm-type {outliving()}"
+            f"the place of who died; give 0, or --comm-type {fault_tolerant_comm_types()}"
         )
 
 
@@ -151,7 +152,7 @@ def how_of(hierarchical: str) -> str:
     return "" if canonical_hierarchy(hierarchical) == FLAT else f" --hierarchical {hierarchical}"
 
 
-def outliving() -> str:
+def fault_tolerant_comm_types() -> str:
     """Returns the ways to average that go on where a rank dies."""
     return ", ".join((PARAMETER_SERVER, *REPEATING))
 

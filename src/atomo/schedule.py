@@ -14,7 +14,7 @@ from atomo.codecs import Codec, make_codec
 from atomo.codecs.sparse.dgc import warm_up
 from atomo.errors import ConfigError
 
-__all__ = ["Phase", "parse_schedule", "phases", "spelled", "step_phases", "warm_up_schedule"]
+__all__ = ["Phase", "parse_schedule", "phases", "schedule_text", "step_phases", "warm_up_schedule"]
 
 
 @final
@@ -41,7 +41,7 @@ def phases(code: str, schedule: str) -> tuple[Phase, ...]:
     return planned
 
 
-def spelled(planned: Sequence[Phase]) -> str:
+def schedule_text(planned: Sequence[Phase]) -> str:
     """Returns the schedule that has these phases.
 
     >>> spelled(phases("fp16", "2: sgd"))

@@ -3,14 +3,14 @@
 from typing import Final
 
 from atomo.comm_types import PARAMETER_SERVER
-from atomo.downlink import AUTO, WEIGHTS, name_of
+from atomo.downlink import AUTO_DOWNLINK, WEIGHTS, downlink_name
 from atomo.errors import ConfigError
 from atomo.memory import kind_of
 from atomo.names import resolve, truth
 from atomo.rates import SCHEDULES, parse_milestones
 
 __all__ = [
-    "AUTO", "CPU", "CUDA_AWARE_MPI", "MASTER_DEVICES", "PRECISIONS", "check_folders",
+    "CPU", "CUDA_AWARE_MPI", "MASTER_DEVICES", "MPI_AUTO", "PRECISIONS", "check_folders",
     "check_hosts",
     "check_precision", "check_schedule",
     "check_update", "master_down", "wants_gpu",
@@ -20,7 +20,8 @@ PRECISIONS: Final = ("fp32", "bf16", "fp16")
 CPU: Final = "cpu"
 GPU: Final = "gpu"
 MASTER_DEVICES: Final = (CPU, GPU)
-CUDA_AWARE_MPI: Final = (AUTO, "no")
+MPI_AUTO: Final = "auto"
+CUDA_AWARE_MPI: Final = (MPI_AUTO, "no")
 
 
 def check_hosts(hostfile: str, slurm: bool) -> None:
@@ -98,12 +99,12 @@ def master_down(device: str, enable_gpu: str | bool, has_master: bool, down: str
             else "--enable-gpu yes"
         )
         raise ConfigError(f"--master-device {device} needs {lacks}; leave it out for the CPU")
-    if down == AUTO:
+    if down == AUTO_DOWNLINK:
         return WEIGHTS
-    if name_of(down) != WEIGHTS:
+    if downlink_name(down) != WEIGHTS:
         raise ConfigError(
             f"--down {down}: workers would repeat steps on their CPUs, whose bits are not those of "
-            f"a master on a GPU; give --down {WEIGHTS}, {WEIGHTS}(bf16) or {AUTO}, or "
+            f"a master on a GPU; give --down {WEIGHTS}, {WEIGHTS}(bf16) or {AUTO_DOWNLINK}, or "
             f"--master-device {CPU}"
         )
     return down

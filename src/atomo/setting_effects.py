@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from atomo.codecs import make_codec
-from atomo.coding import AUTO, begins_at_once
+from atomo.coding import AUTO_CODEC, starts_at_first_step
 from atomo.comm_types import PARAMETER_SERVER
 from atomo.config import Settings
 from atomo.effects import ALWAYS, Effect
@@ -17,7 +17,7 @@ from atomo.rates import SCHEDULES
 from atomo.roles import fitted_codec, has_master
 from atomo.schedule import parse_schedule
 
-__all__ = ["EFFECTS"]
+__all__ = ["TRAIN_EFFECTS"]
 
 
 @cache  # it is asked of several options
@@ -29,7 +29,9 @@ def tunes(setting: str) -> Callable[[Settings], bool]:
     """Returns a condition: --code serves, and its codec has this setting and reads it."""
 
     def reads(settings: Settings) -> bool:
-        if settings.code.lower() == AUTO or begins_at_once(parse_schedule(settings.code_schedule)):
+        if settings.code.lower() == AUTO_CODEC or starts_at_first_step(
+            parse_schedule(settings.code_schedule)
+        ):
             return False
         codec: Any = fitted_codec(make_codec(settings.code), settings.comm_type)
         known = {field.name for field in fields(codec)}
@@ -47,13 +49,13 @@ def scheduled(*names: str) -> Callable[[Settings], bool]:
 def applies_momentum(settings: Settings) -> bool:
     """True if the optimiser applies momentum, or the memory does in its place."""
     run = resolved(settings)
-    return run.optimizer == "sgd" or (run.memory != AUTO and kind_of(run.memory).has_momentum)
+    return run.optimizer == "sgd" or (run.memory != AUTO_CODEC and kind_of(run.memory).has_momentum)
 
 
 def may_damp(settings: Settings) -> bool:
     """True if steps are ones that noise of a codec may shorten."""
     run = resolved(settings)
-    return run.optimizer == "sgd" and (run.memory == AUTO or kind_of(run.memory) is NoMemory)
+    return run.optimizer == "sgd" and (run.memory == AUTO_CODEC or kind_of(run.memory) is NoMemory)
 
 
 CODEC: Final = "--code {0.code} reads none of it; leave it out, or give a codec that does"
@@ -83,7 +85,7 @@ READ: Final = (
     "seed", "log_format", "timeout", "min_workers", "spares", "max_restarts", "mpi_args",
 )  # fmt: skip
 
-EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
+TRAIN_EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
     dict.fromkeys(READ, ALWAYS)
     | {
         "test_batch_size": Effect(
@@ -114,7 +116,7 @@ EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
             "--schedule constant never moves; leave it out, or give a --schedule",
         ),
         "error_budget": Effect(
-            lambda s: s.code.lower() == AUTO,
+            lambda s: s.code.lower() == AUTO_CODEC,
             "--code auto keeps within it, --code {0.code} does not; give --code auto, or leave it "
             "out",
             refused=True,

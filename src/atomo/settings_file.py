@@ -19,7 +19,7 @@ from atomo.arguments import flag
 from atomo.comm_types import stored_settings
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.names import nearest, spelled
+from atomo.names import find_spelling, nearest
 from atomo.plain_file import read_text
 from atomo.setting_bounds import BOUNDS
 
@@ -28,7 +28,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["SETTINGS_FILE", "name_of", "read_settings", "settings_text"]
+__all__ = ["SETTINGS_FILE", "config_name", "read_settings", "settings_text"]
 
 SETTINGS_FILE: Final = "settings.toml"
 HEAD: Final = (
@@ -54,8 +54,8 @@ def read_settings(files: Sequence[Path]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for path in files:
         for key, value in parsed(path).items():
-            name = known(path, key)
-            given[name] = checked(path, name, value)
+            name = field_of_key(path, key)
+            given[name] = checked_value(path, name, value)
     return given
 
 
@@ -75,7 +75,7 @@ def settings_text(settings: Settings) -> str:
     return "\n".join([HEAD, *lines, ""])
 
 
-def name_of(files: Sequence[Path]) -> str:
+def config_name(files: Sequence[Path]) -> str:
     """Joins the names of a run's configuration files, for the name of its folder.
 
     >>> name_of([Path("configs/cifar/resnet20.toml"), Path("configs/dgc/wm5.toml")])
@@ -122,16 +122,16 @@ def kinds_of_settings() -> dict[str, Any]:
     return get_type_hints(Settings)
 
 
-def known(path: Path, key: str) -> str:
+def field_of_key(path: Path, key: str) -> str:
     """Returns the field of a key, in which `-` and `_` are alike."""
     names = kinds_of_settings()
-    name = spelled(key, names)
+    name = find_spelling(key, names)
     if not name:
         raise ConfigError(f"--config {path}: there is no setting {key!r}; {nearest(key, names)}")
     return name
 
 
-def checked(path: Path, name: str, value: Any) -> Any:
+def checked_value(path: Path, name: str, value: Any) -> Any:
     """Returns a value of the field's type and within its range."""
     hint = kinds_of_settings()[name]
     kinds = [kind for kind in get_args(hint) or (hint,) if kind in KINDS]

@@ -4,12 +4,12 @@ import os
 import sys
 from typing import Final, TextIO
 
-__all__ = ["furnish", "silence_output"]
+__all__ = ["prepare_environment", "silence_output"]
 
 STREAMS: Final = ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"))
 
 
-def furnish() -> None:
+def prepare_environment() -> None:
     """Standard streams that were closed lead nowhere; who has no home is at home in `/`.
 
     A closed stream's number would otherwise go to the next file that is opened, which then gets
@@ -23,11 +23,11 @@ def furnish() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number, which is this one
             os.set_inheritable(number, True)
         if getattr(sys, name) is None:
-            setattr(sys, name, nowhere(mode))
+            setattr(sys, name, null_stream(mode))
     os.environ.setdefault("HOME", "/")
 
 
-def nowhere(mode: str) -> TextIO:
+def null_stream(mode: str) -> TextIO:
     """Returns a stream that takes everything and has nothing."""
     return open(os.devnull, mode, encoding="utf-8")  # type: ignore[return-value]
 

@@ -7,9 +7,9 @@ obeys some of them: they move the cursor, change its title, or hide what stands 
 import re
 from typing import Final
 
-__all__ = ["LONGEST", "cut", "visible"]
+__all__ = ["LONGEST_ERROR", "shorten", "visible"]
 
-LONGEST: Final = 2**16  # characters of an error text: a pipe takes as many bytes at once
+LONGEST_ERROR: Final = 2**16  # characters of an error text: a pipe takes as many bytes at once
 # Control characters but for tabs and ends of lines, marks that change the direction of text, other
 # ends of lines, and the halves of characters that stand for bytes of no encoding.
 HIDDEN: Final = re.compile(
@@ -26,7 +26,7 @@ def visible(text: str) -> str:
     return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
-def cut(text: str, longest: int = LONGEST) -> str:
+def shorten(text: str, longest: int = LONGEST_ERROR) -> str:
     r"""Leaves out the middle of a text of more than `longest` characters.
 
     >>> cut("abcdefgh", 4)

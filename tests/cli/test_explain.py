@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from atomo.cli import main
-from atomo.cli.explain_options import ExplainOptions, communicators_of, left_out, ways_of
+from atomo.cli.explain_options import (
+    ExplainOptions,
+    codec_reductions,
+    communicators_of,
+    skipped_communicators,
+)
 from atomo.comm_types import REDUCTIONS
 from atomo.planning.rails import HIERARCHICAL
 
@@ -48,11 +53,15 @@ def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
 
 def test_each_way_of_training_is_asked_for_flat_and_between_hosts() -> None:
     options = ExplainOptions(code="chunktopk", hierarchical="4", workers=16)
-    names = {one for spec, way in ways_of(options) for one in communicators_of(options, spec, way)}
+    names = {
+        one
+        for spec, way in codec_reductions(options)
+        for one in communicators_of(options, spec, way)
+    }
     assert names == {"ParameterServer", *REDUCTIONS, *(HIERARCHICAL + name for name in REDUCTIONS)}
-    assert not left_out(options)
+    assert not skipped_communicators(options)
     few = ExplainOptions(code="topk", svd_rank=0)
-    assert {*left_out(few)} == {"PowerSGD", "ACPSGD", "Chunked"}
+    assert {*skipped_communicators(few)} == {"PowerSGD", "ACPSGD", "Chunked"}
 
 
 @pytest.mark.slow

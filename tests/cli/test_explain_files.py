@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from atomo.cli import main
 from atomo.cli.explain_options import ExplainOptions
 from atomo.cli.explain_profile import profile_of
-from atomo.cli.explain_run import like_run_beside
+from atomo.cli.explain_run import with_enclosing_run
 from atomo.config import Settings
 from atomo.errors import AtomoError, ConfigError
 from atomo.tasks import task_of
@@ -139,10 +139,10 @@ def test_a_file_of_a_run_is_of_its_network(tmp_path: Path) -> None:
         ExplainOptions(weights=str(tmp_path / model)),
         ExplainOptions(gradient=str(tmp_path / gradient)),
     ):
-        found = like_run_beside(asked)
+        found = with_enclosing_run(asked)
         assert (found.network, found.dataset, found.batch_size) == ("FC", "Digits", 6)
     told = ExplainOptions(weights=str(tmp_path / model), compute="80ms")
-    assert like_run_beside(told) == told
+    assert with_enclosing_run(told) == told
 
 
 def test_a_run_alone_has_no_module_imported(

@@ -9,7 +9,7 @@ import pytest
 
 from atomo.cli import main
 from atomo.cli.explain_options import ExplainOptions
-from atomo.cli.explain_run import asked, by_last_plan
+from atomo.cli.explain_run import by_last_plan, with_run_options
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.training.kept_settings import keep_settings
@@ -64,12 +64,12 @@ def test_steps_by_an_earlier_plan_are_not_those_of_the_settings() -> None:
 
 def test_a_run_says_how_many_workers_a_host_had_or_we_do() -> None:
     options, run = ExplainOptions(), Settings(comm_type="Allgather", n=4, hierarchical="2")
-    assert asked(run, options).per_host == 2
-    assert asked(replace(run, hierarchical="no").resolved(), options).per_host == 1
+    assert with_run_options(run, options).per_host == 2
+    assert with_run_options(replace(run, hierarchical="no").resolved(), options).per_host == 1
     named = replace(run, hierarchical="yes")
-    assert asked(named, replace(options, hierarchical="3")).per_host == 3
+    assert with_run_options(named, replace(options, hierarchical="3")).per_host == 3
     with pytest.raises(ConfigError, match="how many of its 4 workers shared one"):
-        asked(named, options)
+        with_run_options(named, options)
 
 
 @pytest.mark.slow

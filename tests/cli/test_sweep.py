@@ -13,16 +13,16 @@ from atomo.cli import main
 from atomo.cli.sweep import (
     advice,
     check_grid,
-    name_of,
-    sweep,
-    trial_given,
+    point_name,
+    run_trials,
+    trial_arguments,
     trial_settings,
 )
 from atomo.config import Settings
 from atomo.errors import CheckpointError, ConfigError, Diverged
-from atomo.launch.grid import Axis, axes_of, points
-from atomo.launch.place import located
-from atomo.launch.sweep import best, results_table
+from atomo.launch.grid import Axis, axes_of, grid_points
+from atomo.launch.place import resolve_settings
+from atomo.launch.sweep import best_trial, results_table
 from atomo.settings_file import settings_text
 from atomo.tasks import make_task
 from atomo.tasks.classes import TOP1
@@ -98,23 +98,23 @@ def write_metrics(settings: Settings) -> int:
 
 def planned(folder: Path) -> Mapping[str, Settings]:
     axes, rest = axes_of(["--lr=0.1,0.2,5", "--network=FC", "--max-steps=21"])
-    return {name_of(one): trial_settings(rest, one, folder) for one in points(axes)}
+    return {point_name(one): trial_settings(rest, one, folder) for one in grid_points(axes)}
 
 
 def test_the_best_has_the_lowest_loss_over_the_last_steps(tmp_path):
-    code, trials = sweep(planned(tmp_path), tmp_path, write_metrics)
+    code, trials = run_trials(planned(tmp_path), tmp_path, write_metrics)
     assert code == 0
     assert [(trial.name, trial.loss) for trial in trials] == [
         ("lr=0.1", 2.0), ("lr=0.2", 0.5), ("lr=5", None)
     ]  # fmt: skip
-    first = best(trials, TOP1)
+    first = best_trial(trials, TOP1)
     assert first is not None
     assert first.name == "lr=0.2"
     assert results_table(trials, TOP1).row_count == 3
     assert (
         advice({"--lr": "0.2", "--code": "svd(rank=3)"}) == "best: --lr 0.2 --code 'svd(rank=3)'\n"
     )
-    assert best(trials[2:], TOP1) is None
+    assert best_trial(trials[2:], TOP1) is None
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def test_the_best_of_evaluated_trials_is_the_best_by_the_tasks_metric(task, key,
 
     words = ["--lr=0.1,0.2,5", f"--task={task}", "--max-steps=21", "--evaluator=local"]
     axes, rest = axes_of(words)
-    trials = {name_of(one): trial_settings(rest, one, tmp_path) for one in points(axes)}
-    code, found = sweep(trials, tmp_path, run)
+    trials = {point_name(one): trial_settings(rest, one, tmp_path) for one in grid_points(axes)}
+    code, found = run_trials(trials, tmp_path, run)
     metric = make_task(task).metrics[0]
-    chosen = best(found, metric)
+    chosen = best_trial(found, metric)
     assert code == 0
     assert chosen is not None
     assert chosen.name == first
@@ -153,23 +153,23 @@ def test_the_same_sweep_goes_on_where_it_stopped(tmp_path):
         ran.append(settings.lr)
         return 130 if settings.lr == 0.2 else write_metrics(settings)
 
-    assert sweep(planned(tmp_path), tmp_path, stops)[0] == 130
+    assert run_trials(planned(tmp_path), tmp_path, stops)[0] == 130
     assert ran == [0.1, 0.2]
 
     def goes_on(settings: Settings) -> int:
         ran.append(settings.lr)
         return write_metrics(settings)
 
-    code, trials = sweep(planned(tmp_path), tmp_path, goes_on)
+    code, trials = run_trials(planned(tmp_path), tmp_path, goes_on)
     assert (code, len(trials)) == (0, 3)
     assert ran == [0.1, 0.2, 0.2, 5.0]
-    assert sweep(planned(tmp_path), tmp_path, goes_on)[1] == trials
+    assert run_trials(planned(tmp_path), tmp_path, goes_on)[1] == trials
     assert len(ran) == 4
     other = {"lr=0.1": planned(tmp_path / "other")["lr=0.1"]}
     other["lr=0.1"] = Settings.from_recipe(
         network="FC", lr=0.1, max_steps=99, evaluator="none", train_dir=str(tmp_path / "new")
     )
-    sweep(other, tmp_path, goes_on)
+    run_trials(other, tmp_path, goes_on)
     assert ran[4:] == [0.1]  # of other settings there is no result yet
 
 
@@ -178,7 +178,7 @@ def test_what_other_settings_left_in_a_folder_is_not_continued(kept, resume, tmp
     trials = {"lr=0.1": planned(tmp_path)["lr=0.1"]}
     folder = tmp_path / "lr=0.1"
     folder.mkdir()
-    text = settings_text(located(trials["lr=0.1"])) if kept is None else kept
+    text = settings_text(resolve_settings(trials["lr=0.1"])) if kept is None else kept
     (folder / "settings.toml").write_text(text)
     found: list[str] = []
 
@@ -186,7 +186,7 @@ def test_what_other_settings_left_in_a_folder_is_not_continued(kept, resume, tmp
         found.append(settings.resume)
         return 130
 
-    sweep(trials, tmp_path, run)
+    run_trials(trials, tmp_path, run)
     assert found == [resume]
 
 
@@ -202,15 +202,17 @@ def test_trials_are_told_apart_and_have_no_evaluator(tmp_path):
 def test_strange_results_are_named(tmp_path):
     (tmp_path / "sweep.jsonl").write_text('{"name": "x"}\n')
     with pytest.raises(CheckpointError, match=r"sweep\.jsonl is not that of a sweep"):
-        sweep(planned(tmp_path), tmp_path, write_metrics)
+        run_trials(planned(tmp_path), tmp_path, write_metrics)
 
 
 def test_all_trials_are_checked_before_the_first_is_run(tmp_path):
     ran: list[Settings] = []
     axes, rest = axes_of(["--code=svd; topk; svd(rang=3)", "--network=FC"])
-    cells = {name_of(one): trial_settings(rest, one, tmp_path / "x") for one in points(axes)}
+    cells = {
+        point_name(one): trial_settings(rest, one, tmp_path / "x") for one in grid_points(axes)
+    }
     with pytest.raises(ConfigError, match=r"^code=svd\(rang=3\): svd: unknown setting 'rang'"):
-        sweep(cells, tmp_path / "x", lambda one: ran.append(one) or 0)
+        run_trials(cells, tmp_path / "x", lambda one: ran.append(one) or 0)
     assert not ran
     assert not (tmp_path / "x").exists()
 
@@ -235,5 +237,7 @@ def test_of_an_option_that_one_trial_reads_nothing_is_said():
     for codes, lines in (("svd;topk", []), ("svd;qsgd", ["--compress-ratio 0.1 has no effect"])):
         axes, rest = axes_of([f"--code={codes}", "--compress-ratio=0.1"])
         told: list[str] = []
-        check_grid({name_of(one): trial_given(rest, one) for one in points(axes)}, told.append)
+        check_grid(
+            {point_name(one): trial_arguments(rest, one) for one in grid_points(axes)}, told.append
+        )
         assert [line.partition(":")[0] for line in told] == lines

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from atomo.cli.throughput import MeasuredSteps, compared, planned, speed, table
+from atomo.cli.throughput import MeasuredSteps, compared_runs, plan_steps, speed, table
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.training.events import StepDone
@@ -37,15 +37,15 @@ def test_the_mean_and_its_spread_are_over_measurements_of_several_steps():
 
 
 def test_the_plan_is_told_apart_from_the_options_of_the_run():
-    plan, rest = planned(
+    plan, rest = plan_steps(
         ["--network", "FC", "--num-iters", "3", "--lr=1", "--num_warmup_batches=0"]
     )
     assert plan == MeasuredSteps(num_warmup_batches=0, num_iters=3)
     assert rest == ["--network", "FC", "--lr=1"]
     with pytest.raises(ConfigError, match="--num-iters must be at least 1, got 0"):
-        planned(["--num-iters=0"])
+        plan_steps(["--num-iters=0"])
     with pytest.raises(ConfigError, match="'many' is not a whole number"):
-        planned(["--num-iters=many"])
+        plan_steps(["--num-iters=many"])
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_plan_is_told_apart_from_the_options_of_the_run():
     ids=str,
 )
 def test_dense_comes_first_in_every_way_to_average(changes, runs):
-    found = compared(Settings(**changes))
+    found = compared_runs(Settings(**changes))
     assert len(found) == runs
     dense = found[0].resolved()
     assert (dense.code, dense.code_for, dense.code_schedule) == ("sgd", "", "")

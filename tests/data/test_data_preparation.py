@@ -6,7 +6,7 @@ from PIL import Image
 
 from atomo.data import load_dataset
 from atomo.data.imagenette import CLASSES
-from atomo.data.preparation import PREPARATIONS, prepared, squash, turn
+from atomo.data.preparation import PREPARATIONS, prepare_images, squash, turn
 from atomo.errors import ConfigError, DataError
 from atomo.tasks import make_task, spec_of
 
@@ -16,7 +16,7 @@ ALL = torch.arange(6)
 def test_small_images_are_brought_to_the_size_of_a_network(tmp_path, write_tree):
     write_tree(tmp_path, size=lambda i: (32, 32), suffix="png")
     plain = load_dataset("Folder", tmp_path)
-    data = prepared(plain, "vit", None)
+    data = prepare_images(plain, "vit", None)
     assert (data.input_shape, data.classes, len(data.train)) == ((3, 224, 224), 2, 6)
     seen, labels = data.test.batch(ALL)
     assert labels.equal(plain.test.batch(ALL)[1])
@@ -32,7 +32,7 @@ def test_small_images_are_brought_to_the_size_of_a_network(tmp_path, write_tree)
 def test_photographs_keep_their_own_way_by_that_name(tmp_path, write_tree):
     write_tree(tmp_path, size=lambda i: (40 + i, 60))
     plain = load_dataset("Folder", tmp_path, 32)
-    again = prepared(plain, "photos", 32)
+    again = prepare_images(plain, "photos", 32)
     for split, same in ((plain.train, again.train), (plain.test, again.test)):
         for seed in (None, 4):
             assert split.batch(ALL, seed)[0].equal(same.batch(ALL, seed)[0])

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from atomo.launch.display import Live
-from atomo.launch.lines import Display, Plain
+from atomo.launch.display import LivePanel
+from atomo.launch.lines import Display, PlainLines
 from atomo.launch.summary import Summary
 from atomo.training.events import (
     Ended,
@@ -32,7 +32,7 @@ SCORE = Evaluation(40, {"top1": 0.9694, "top5": 1.0, "loss": 0.0856}, 360, "imag
 
 def plain(log_interval: int, *events: Event | Evaluation) -> list[str]:
     out = io.StringIO()
-    display = Plain(out, log_interval)
+    display = PlainLines(out, log_interval)
     for event in events:
         display.show(event)
     display.close()
@@ -115,7 +115,7 @@ def test_a_run_that_continues_says_from_where():
 @pytest.mark.parametrize("width", [50, 80, 110, 200])
 def test_the_live_panel_fits_every_terminal(width):
     console = Console(file=io.StringIO(), force_terminal=True, width=width, height=40)
-    display = Live(console)
+    display = LivePanel(console)
     for event in (STARTED, STEP, replace(STEP, step=20), SCORE, Ended(20, "interrupted")):
         display.show(event)
     display.note("[bold]words[/bold] of a rank " + "x" * 3 * width)

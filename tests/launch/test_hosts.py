@@ -3,7 +3,7 @@
 import pytest
 
 from atomo.errors import ConfigError
-from atomo.launch.hosts import Host, assign, read_hosts
+from atomo.launch.hosts import Host, assign_processes, read_hosts
 
 
 def test_comments_and_empty_lines_are_no_hosts(tmp_path):
@@ -47,9 +47,9 @@ def test_a_file_of_no_hosts_is_refused(tmp_path):
     ],
 )
 def test_processes_are_dealt_out_in_turn(hosts, processes, counts):
-    assert assign(hosts, processes) == counts
+    assert assign_processes(hosts, processes) == counts
 
 
 def test_too_few_slots_are_counted():
     with pytest.raises(ConfigError, match="--n 4, but the host file has slots for 3 processes"):
-        assign([Host("a", 1), Host("b", 2)], 4)
+        assign_processes([Host("a", 1), Host("b", 2)], 4)

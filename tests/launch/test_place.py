@@ -7,7 +7,7 @@ import pytest
 from atomo.cli import main
 from atomo.config import Settings
 from atomo.identity import record
-from atomo.launch.place import claimed, located
+from atomo.launch.place import claim_folder, resolve_settings
 from atomo.training.checkpoint import Snapshot, save
 from atomo.training.ownership import EVALUATOR, RUN, FolderTaken, own
 
@@ -18,7 +18,7 @@ def in_a_folder(tmp_path, monkeypatch):
 
 
 def test_names_are_canonical_and_folders_absolute(tmp_path):
-    settings = located(
+    settings = resolve_settings(
         Settings(network="resnet-18", dataset="cifar10", train_dir="runs/x", resume="runs/y")
     )
     assert (settings.network, settings.dataset) == ("ResNet18", "Cifar10")
@@ -29,15 +29,15 @@ def test_names_are_canonical_and_folders_absolute(tmp_path):
 
 
 def test_a_run_without_a_folder_gets_a_new_one_that_says_what_it_is(tmp_path):
-    folder = Path(located(Settings(code="svd(rank=2)")).train_dir)
+    folder = Path(resolve_settings(Settings(code="svd(rank=2)")).train_dir)
     assert folder.parent == tmp_path / "runs"
     assert folder.name.startswith("lenet-digits-svd-")
     assert not folder.parent.exists()
 
 
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own():
-    settings = located(Settings())
-    folders = [claimed(settings, given=False).train_dir for _ in range(3)]
+    settings = resolve_settings(Settings())
+    folders = [claim_folder(settings, given=False).train_dir for _ in range(3)]
     assert folders == [settings.train_dir, f"{settings.train_dir}-2", f"{settings.train_dir}-3"]
     assert all(not list(Path(folder).iterdir()) for folder in folders)
 
@@ -46,7 +46,9 @@ def test_starting_anew_loses_nothing(tmp_path, capsys):
     for number in range(3):
         (tmp_path / "x").mkdir()
         (tmp_path / "x" / str(number)).touch()
-        settings = claimed(located(Settings(train_dir="x", resume="never")), given=True)
+        settings = claim_folder(
+            resolve_settings(Settings(train_dir="x", resume="never")), given=True
+        )
         assert settings.resume == "never"
     names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert names == {"x.1", "x.1/0", "x.2", "x.2/1", "x.3", "x.3/2"}
@@ -67,9 +69,9 @@ def test_a_folder_that_a_run_uses_is_left_to_it(resume, tmp_path, capsys):
 
 def test_a_folder_that_an_evaluator_uses_is_not_set_aside(tmp_path):
     (tmp_path / "x").mkdir()
-    settings = located(Settings(train_dir="x", resume="never"))
+    settings = resolve_settings(Settings(train_dir="x", resume="never"))
     with own(tmp_path / "x", EVALUATOR), pytest.raises(FolderTaken, match="another evaluator"):
-        claimed(settings, given=True)
+        claim_folder(settings, given=True)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
@@ -86,8 +88,8 @@ def saved(folder: Path, **settings: object) -> None:
 def test_a_run_that_continues_keeps_the_memory_of_its_checkpoint(tmp_path):
     """Earlier versions chose another: the same command must still continue such a run."""
     saved(tmp_path / "x", code="topk", memory="residual")
-    assert located(Settings(code="topk", train_dir="x")).memory == "residual"
-    assert located(Settings(code="topk", train_dir="y", resume="x")).memory == "residual"
-    assert located(Settings(code="topk", train_dir="x", memory="dgc")).memory == "dgc"
-    assert located(Settings(code="topk(ratio=0.1)", train_dir="x")).memory == "dgc"
-    assert located(Settings(code="topk", train_dir="y")).memory == "dgc"
+    assert resolve_settings(Settings(code="topk", train_dir="x")).memory == "residual"
+    assert resolve_settings(Settings(code="topk", train_dir="y", resume="x")).memory == "residual"
+    assert resolve_settings(Settings(code="topk", train_dir="x", memory="dgc")).memory == "dgc"
+    assert resolve_settings(Settings(code="topk(ratio=0.1)", train_dir="x")).memory == "dgc"
+    assert resolve_settings(Settings(code="topk", train_dir="y")).memory == "dgc"

@@ -9,7 +9,7 @@ import pytest
 from jobs import alive, until
 
 from atomo.launch import reach
-from atomo.launch.reach import Reach, is_here, shell
+from atomo.launch.reach import RemoteHosts, is_here, ssh_command
 from atomo.transports.processes import ProcessId, is_stuck, started, status
 
 # In the place of ssh: a host is a folder's file, which says how it answers; it is this machine.
@@ -34,7 +34,7 @@ def test_hosts_that_answered_before_and_do_not_now_are_lost(ssh, tmp_path, monke
     for name in ("stays", "refuses", "silent"):
         (tmp_path / name).touch()
     names = ["stays", "refuses", "silent", "never", "localhost"]
-    found = Reach(names, ssh)
+    found = RemoteHosts(names, ssh)
     until(lambda: all(one.poll() is not None for one in found._first.values()), "first answers")
     assert found.lost() == frozenset()
     (tmp_path / "refuses").unlink()
@@ -59,7 +59,7 @@ def has_state(pid: int, state: str) -> bool:
 
 def test_a_stopped_process_of_another_host_is_killed_and_a_stranger_is_not(ssh, tmp_path):
     (tmp_path / "other").touch()
-    found = Reach([], ssh)
+    found = RemoteHosts([], ssh)
     for host in ("other", "localhost"):
         process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
         since = started(process.pid)
@@ -83,11 +83,11 @@ def test_a_stopped_process_of_another_host_is_killed_and_a_stranger_is_not(ssh, 
 
 def test_hosts_are_reached_as_mpirun_reaches_them(monkeypatch):
     monkeypatch.delenv("PRTE_MCA_plm_ssh_agent", raising=False)
-    assert shell([]) == ["ssh"]
-    assert shell(["--prtemca", "plm_ssh_agent", "ssh -F conf"]) == ["ssh", "-F", "conf"]
-    assert shell(["--mca", "plm_rsh_agent", "ssh : rsh"]) == ["ssh"]
+    assert ssh_command([]) == ["ssh"]
+    assert ssh_command(["--prtemca", "plm_ssh_agent", "ssh -F conf"]) == ["ssh", "-F", "conf"]
+    assert ssh_command(["--mca", "plm_rsh_agent", "ssh : rsh"]) == ["ssh"]
     monkeypatch.setenv("PRTE_MCA_plm_ssh_agent", "rsh -x")
-    assert shell(["--mca", "btl", "tcp"]) == ["rsh", "-x"]
+    assert ssh_command(["--mca", "btl", "tcp"]) == ["rsh", "-x"]
 
 
 def test_this_host_is_known_by_its_addresses():

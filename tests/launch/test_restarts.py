@@ -11,7 +11,7 @@ from support import settings
 
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.launch.restarts import restarted
+from atomo.launch.restarts import run_with_restarts
 from atomo.launch.summary import Summary
 from atomo.training.manifest import manifest_name
 
@@ -45,7 +45,7 @@ def run_attempts(
         without.append(away)
         return FakeAttempt(summary, *next(left), interrupted)
 
-    code = restarted(chosen, attempt, summary, notes, lost)  # type: ignore[arg-type]
+    code = run_with_restarts(chosen, attempt, summary, notes, lost)  # type: ignore[arg-type]
     return code, notes.notes, started
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from atomo.launch.streams import EVENT_MARK, Line, Process, forward
-from atomo.launch.supervisor import parsed
+from atomo.launch.streams import EVENT_MARK, Line, Process, forward_lines
+from atomo.launch.supervisor import parse_record
 from atomo.training.events import Ended, to_json
 from atomo.training.scoring import Evaluation
 
@@ -18,7 +18,7 @@ ABORT = "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\n"
 
 def heard(*raw: str) -> list[str]:
     lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
-    forward("ranks", iter(raw), lines)  # type: ignore[arg-type]
+    forward_lines("ranks", iter(raw), lines)  # type: ignore[arg-type]
     texts = [lines.get_nowait().text for _ in range(lines.qsize())]
     assert texts.pop() is None
     return [text for text in texts if text is not None]
@@ -42,8 +42,8 @@ def test_the_words_of_ranks_get_through_a_remark():
 
 def test_records_are_told_from_words():
     ended, evaluation = Ended(3, "done"), Evaluation(3, {"top1": 0.5}, 10, "images")
-    assert parsed(EVENT_MARK + to_json(ended)) == ended
-    assert parsed(EVENT_MARK + json.dumps(asdict(evaluation))) == evaluation
+    assert parse_record(EVENT_MARK + to_json(ended)) == ended
+    assert parse_record(EVENT_MARK + json.dumps(asdict(evaluation))) == evaluation
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_records_are_told_from_words():
              EVENT_MARK + '{"event": "Other"}', EVENT_MARK + '{"event": "Ended"}']
 )  # fmt: skip
 def test_torn_records_are_words(text):
-    assert parsed(text) is None
+    assert parse_record(text) is None
 
 
 @pytest.mark.parametrize(

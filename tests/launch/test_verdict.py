@@ -9,10 +9,10 @@ from support import settings
 
 from atomo.cli import main
 from atomo.launch import verdict
-from atomo.launch.last_words import FAREWELL, WITHOUT_END, afterwards
+from atomo.launch.last_words import FAREWELL, WITHOUT_END, lost_after_end_text
 from atomo.launch.streams import EVENT_MARK
 from atomo.launch.supervisor import Supervisor
-from atomo.launch.verdict import Observations, judged
+from atomo.launch.verdict import Observations, training_exit_code
 from atomo.training.events import Ended, Failed, Met, to_json
 
 BEFORE = Observations(
@@ -42,17 +42,17 @@ def exit_code_of(events: list[object], code: int, notes: Notes, tmp_path) -> int
 def test_a_loss_after_the_end_of_a_run_is_no_failure(code, tmp_path):
     notes = Notes()
     assert exit_code_of([Met(), STARTED, Ended(3, "done")], code, notes, tmp_path) == 0
-    assert notes.notes[-1] == (FAREWELL if code == 14 else afterwards(code))
+    assert notes.notes[-1] == (FAREWELL if code == 14 else lost_after_end_text(code))
 
 
 def test_nor_is_a_rank_that_says_so_after_the_end(tmp_path):
     notes = Notes()
     assert exit_code_of([Met(), STARTED, Ended(3, "done"), Failed(5)], 5, notes, tmp_path) == 0
-    assert notes.notes[-1] == afterwards(5)
+    assert notes.notes[-1] == lost_after_end_text(5)
 
 
 def test_weights_that_differ_are_a_failure_at_any_time():
-    assert judged(0, replace(OVER, failed=8)) == (8, "")
+    assert training_exit_code(0, replace(OVER, failed=8)) == (8, "")
 
 
 @pytest.mark.parametrize("code", FOREIGN)
@@ -60,13 +60,13 @@ def test_a_code_of_some_process_is_no_claim_of_ours(code, tmp_path):
     notes = Notes()
     assert exit_code_of([Met(), STARTED], code, notes, tmp_path) == 5
     assert notes.notes[-1] == WITHOUT_END
-    assert judged(code, BEFORE) == (5, WITHOUT_END)
+    assert training_exit_code(code, BEFORE) == (5, WITHOUT_END)
 
 
 @pytest.mark.parametrize("code", [2, *FOREIGN])
 def test_a_code_that_a_rank_has_said_is(code):
-    assert judged(1, replace(TRAINING, failed=code)) == (code, "")
-    assert judged(code, replace(TRAINING, complained=True)) == (code, "")
+    assert training_exit_code(1, replace(TRAINING, failed=code)) == (code, "")
+    assert training_exit_code(code, replace(TRAINING, complained=True)) == (code, "")
 
 
 @pytest.mark.parametrize("code", [183, 213, 243, 250])
@@ -79,22 +79,22 @@ def test_an_mpirun_that_refuses_its_arguments_is_an_error_of_settings(code, tmp_
 
 @pytest.mark.parametrize("code", [1, 137, 255])
 def test_a_daemon_or_a_rank_that_is_lost_early_is_none(code):
-    assert judged(code, BEFORE) == (code, "")
-    assert judged(213, TRAINING) == (213, "")
-    assert judged(213, replace(BEFORE, told=True)) == (213, "")
+    assert training_exit_code(code, BEFORE) == (code, "")
+    assert training_exit_code(213, TRAINING) == (213, "")
+    assert training_exit_code(213, replace(BEFORE, told=True)) == (213, "")
 
 
 @pytest.mark.parametrize("code", [1, 14, 255])
 def test_ranks_without_room_for_the_files_of_mpi_are_a_failure_of_storage(code, monkeypatch):
     monkeypatch.setattr(verdict, "file_limit", lambda: 51_200)
-    found, told = judged(code, BEFORE)
+    found, told = training_exit_code(code, BEFORE)
     assert found == 4
     assert "no file may have more than 51,200 bytes here (ulimit -f)" in told
-    assert judged(5, TRAINING) == (5, "")
+    assert training_exit_code(5, TRAINING) == (5, "")
 
 
 def test_an_mpirun_that_died_of_too_large_a_file_too(monkeypatch):
-    assert judged(128 + 25, BEFORE) == (4, "")
+    assert training_exit_code(128 + 25, BEFORE) == (4, "")
 
 
 def test_refused_arguments_are_told_once_in_the_words_of_mpirun(capfd, tmp_path):

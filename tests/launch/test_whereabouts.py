@@ -7,7 +7,7 @@ import pytest
 
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.launch.whereabouts import fitted, hosts_of, ranks_at
+from atomo.launch.whereabouts import fit_to_slots, job_hosts, rank_hosts
 
 
 def listed(tmp_path: Path, text: str, n: int = 4, **others: int) -> Settings:
@@ -18,29 +18,31 @@ def listed(tmp_path: Path, text: str, n: int = 4, **others: int) -> Settings:
 
 def test_ranks_of_a_lost_host_go_to_the_others(tmp_path):
     chosen = listed(tmp_path, "a\nb slots=1\nc\n", n=5)
-    assert hosts_of(chosen) == ["a", "b", "c"]
-    assert ranks_at(chosen, ()) == ("a", "a", "b", "c", "c")
-    assert ranks_at(chosen, {"a"}) == ("b", "c", "c", "c", "c")  # the master's too
-    assert fitted(chosen, {"a"}) == chosen
-    assert hosts_of(Settings()) == []
-    assert ranks_at(Settings(), ()) == ()
+    assert job_hosts(chosen) == ["a", "b", "c"]
+    assert rank_hosts(chosen, ()) == ("a", "a", "b", "c", "c")
+    assert rank_hosts(chosen, {"a"}) == ("b", "c", "c", "c", "c")  # the master's too
+    assert fit_to_slots(chosen, {"a"}) == chosen
+    assert job_hosts(Settings()) == []
+    assert rank_hosts(Settings(), ()) == ()
     with pytest.raises(ConfigError, match="of the hosts a, b, c none answers"):
-        ranks_at(chosen, {"a", "b", "c"})
+        rank_hosts(chosen, {"a", "b", "c"})
 
 
 def test_where_slots_do_not_suffice_there_are_fewer_workers(tmp_path):
     chosen = listed(tmp_path, "a slots=2\nb slots=2\nc slots=1\n", n=5, num_aggregate=4)
-    left = fitted(chosen, {"b"})
+    left = fit_to_slots(chosen, {"b"})
     assert (left.n, left.num_aggregate, left.min_workers) == (3, 2, 2)  # half of those it had
-    assert ranks_at(left, {"b"}) == ("a", "a", "c")
+    assert rank_hosts(left, {"b"}) == ("a", "a", "c")
     with pytest.raises(ConfigError, match=r"slots for 2 processes.*--min-workers is 2"):
-        fitted(chosen, {"b", "c"})
-    spared = fitted(replace(chosen, n=4, spares=2, num_aggregate=3), {"b"})
+        fit_to_slots(chosen, {"b", "c"})
+    spared = fit_to_slots(replace(chosen, n=4, spares=2, num_aggregate=3), {"b"})
     assert (spared.n, spared.spares) == (3, 0)  # whoever waits goes first
-    assert fitted(replace(chosen, n=3, spares=2, num_aggregate=2), {"c"}).spares == 1
+    assert fit_to_slots(replace(chosen, n=3, spares=2, num_aggregate=2), {"c"}).spares == 1
     without = replace(chosen, comm_type="Allgather", num_aggregate=0)
-    assert fitted(without, {"b"}).n == 5
-    assert [fitted(replace(without, n=3, spares=2), away).spares for away in ({"b"}, {"c"})] == [
+    assert fit_to_slots(without, {"b"}).n == 5
+    assert [
+        fit_to_slots(replace(without, n=3, spares=2), away).spares for away in ({"b"}, {"c"})
+    ] == [
         0,
         1,
     ]

@@ -12,7 +12,7 @@ from torch.nn import Flatten, Linear, Module, Sequential
 from atomo.errors import ConfigError
 from atomo.launch.mpirun import evaluator_command
 from atomo.models import build_model, network_named
-from atomo.tasks import chosen
+from atomo.tasks import choose_workload
 from atomo.training.checkpoint import latest, load
 from atomo.training.evaluator import EvaluatorSettings, evaluate
 
@@ -75,7 +75,7 @@ def test_a_checkpoint_alone_has_no_module_imported(mine, tmp_path):
         load(tmp_path / "run", latest(tmp_path / "run"), parts=()).config["network"] == "mine:net"
     )
     evaluate(EvaluatorSettings(tmp_path / "run", "mine:net", None, tmp_path), lambda result: None)
-    assert "--network=mine:net" in evaluator_command(chosen(network="mine:net"))
+    assert "--network=mine:net" in evaluator_command(choose_workload(network="mine:net"))
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from torch.nn.functional import cross_entropy
 from atomo.config import Settings
 from atomo.errors import ConfigError, DataError
 from atomo.identity import record
-from atomo.launch.place import located
+from atomo.launch.place import resolve_settings
 from atomo.models import build_model
 from atomo.models.mixer import MixerSize, mixer
 from atomo.models.vit import VitSize, vit
-from atomo.models.weights import load_weights, resized
+from atomo.models.weights import load_weights, resize_positions
 
 LAYERS, HEADS, PATCH = 2, 2, 4
 IMAGE = (3, 12, 12)
@@ -107,7 +107,7 @@ def test_positions_are_resized_as_the_published_code_does(side):
     positions = torch.randn(1, 1 + 9, 4, generator=torch.Generator().manual_seed(1))
     grid = positions[0, 1:].view(3, 3, 4).numpy()
     expected = zoom(grid, (side / 3, side / 3, 1), order=1).reshape(1, side * side, 4)
-    ours = resized(positions, 1 + side * side)
+    ours = resize_positions(positions, 1 + side * side)
     assert ours[:, 0].equal(positions[:, 0])
     torch.testing.assert_close(ours[:, 1:], torch.from_numpy(expected))
 
@@ -218,7 +218,7 @@ def test_damaged_safetensors_and_pickles_are_refused(tmp_path):
 
 def test_a_run_finds_the_file_from_anywhere_and_a_checkpoint_does_without(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    settings = located(Settings(network="vit-b/16", weights="v.npz", train_dir="x"))
+    settings = resolve_settings(Settings(network="vit-b/16", weights="v.npz", train_dir="x"))
     assert (settings.network, settings.weights) == ("ViT-B_16", str(tmp_path / "v.npz"))
     assert "weights" not in record(settings)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from atomo.cli.explain_options import ExplainOptions, ways_of
-from atomo.cli.probe import probed_as
+from atomo.cli.explain_options import ExplainOptions, codec_reductions
+from atomo.cli.probe import measure_communicators
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
-from atomo.launch.probes import probed, run_here, subject_of
+from atomo.launch.probes import obtain_probe, run_here, subject_of
 from atomo.planning import Link, predict
 from atomo.probing import Probe, links, write_probe
 from atomo.transports import network
@@ -31,7 +31,7 @@ def found() -> list[Probe]:
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(RANKS) as pool:
         patch.setattr(links, "LARGEST_BYTES", 200_000)
         patch.setattr(links, "TIMES", 1)
-        return [*pool.map(partial(probed_as, OPTIONS), network(RANKS))]
+        return [*pool.map(partial(measure_communicators, OPTIONS), network(RANKS))]
 
 
 def test_all_ranks_agree(found: list[Probe]) -> None:
@@ -42,7 +42,9 @@ def test_all_ranks_agree(found: list[Probe]) -> None:
 def test_it_has_all_that_a_prediction_takes(found: list[Probe]) -> None:
     one = found[0]
     scenario = one.scenario(RANKS, Link(1.0, 1.0))
-    assert {(costs.spec, reduction) for reduction, costs in one.costs} == {*ways_of(OPTIONS)}
+    assert {(costs.spec, reduction) for reduction, costs in one.costs} == {
+        *codec_reductions(OPTIONS)
+    }
     for reduction, costs in one.costs:
         # Of the link as described, a byte a second, nothing is used.
         assert 0 < predict(scenario, costs, reduction).step_s < 60
@@ -67,24 +69,24 @@ def test_a_probe_is_taken_once_and_of_something_else_not_at_all(
 ) -> None:
     asked = replace(OPTIONS, probe=str(tmp_path / "probe.json"))
     lines, run = run_of(found[0])
-    ways = [*ways_of(OPTIONS)]
+    ways = [*codec_reductions(OPTIONS)]
     for _ in range(2):
-        assert probed(asked, ways, run).costs == found[0].costs
+        assert obtain_probe(asked, ways, run).costs == found[0].costs
     (line,) = lines
     assert "probe" in line
     assert "--network=FC" in line
     with pytest.raises(ConfigError, match="is of the batch-size 4, not 8"):
-        probed(replace(asked, batch_size=8), ways)
+        obtain_probe(replace(asked, batch_size=8), ways)
     with pytest.raises(ConfigError, match="is of the hosts this host, this host, not"):
-        probed(replace(asked, workers=3), ways)
+        obtain_probe(replace(asked, workers=3), ways)
     with pytest.raises(ConfigError, match="has nothing of qsgd with Allgather"):
-        probed(asked, [("qsgd", "Allgather")])
+        obtain_probe(asked, [("qsgd", "Allgather")])
 
 
 def test_a_probe_that_failed_is_no_probe(tmp_path: Path) -> None:
     asked = replace(OPTIONS, probe=str(tmp_path / "probe.json"))
     with pytest.raises(TransportError, match="exit code 3 and wrote no"):
-        probed(asked, [], lambda line: 3)
+        obtain_probe(asked, [], lambda line: 3)
 
 
 def test_a_probe_that_does_not_end_is_ended() -> None:

@@ -15,8 +15,8 @@ from torchvision.ops import FrozenBatchNorm2d
 from atomo.errors import ConfigError, DataError
 from atomo.tasks import make_task
 from atomo.tasks.detection.norms import renormalise
-from atomo.tasks.detection.pretrained import load_body, stages, train_last
-from atomo.tasks.detection.zoo import DETECTORS, Frame
+from atomo.tasks.detection.pretrained import backbone_stages, load_body, train_last
+from atomo.tasks.detection.zoo import DETECTORS, DetectorSizes
 
 IMAGE = torch.full((1, 3, 32, 32), 0.5)
 RESIDUAL = partial(backbone_utils.resnet_fpn_backbone, backbone_name="resnet18")
@@ -24,7 +24,7 @@ MOBILE = partial(backbone_utils.mobilenet_backbone, backbone_name="mobilenet_v3_
 KINDS = {kind.name: kind for kind in DETECTORS}
 
 
-def on_nothing(name: str, frame: Frame):
+def on_nothing(name: str, frame: DetectorSizes):
     """Returns a network on the meta device: its weights have shapes and no values, so it is fast to
     make.
     """
@@ -41,7 +41,7 @@ def shapes(model) -> dict[str, torch.Size]:
     slow_but({"maskrcnn_resnet50_fpn"}, ["maskrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn"]),
 )
 def test_they_are_torchvisions(name):
-    ours = on_nothing(name, Frame(90, min_size=600))
+    ours = on_nothing(name, DetectorSizes(90, min_size=600))
     with torch.device("meta"):
         plain = getattr(detection, name)(weights=None, weights_backbone=None, min_size=600)
     assert shapes(ours) == shapes(plain)
@@ -59,7 +59,7 @@ def plainly(part) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", slow_but({"maskrcnn_resnet18_fpn"}, KINDS))
 def test_each_has_masks_where_it_says_so(name):
-    model = on_nothing(name, Frame(2, detections=7))
+    model = on_nothing(name, DetectorSizes(2, detections=7))
     assert model.roi_heads.has_mask() == KINDS[name].masks
     assert model.roi_heads.detections_per_img == 7
 
@@ -67,7 +67,7 @@ def test_each_has_masks_where_it_says_so(name):
 @pytest.mark.slow
 def test_what_torchvision_builds_has_its_width():
     with pytest.raises(ConfigError, match=r"detection\(width=64\): .*_v2 has 256; leave it out"):
-        on_nothing("maskrcnn_resnet50_fpn_v2", Frame(2, width=64))
+        on_nothing("maskrcnn_resnet50_fpn_v2", DetectorSizes(2, width=64))
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_what_torchvision_builds_has_its_width():
     ],
 )
 def test_stages_are_those_that_torchvision_freezes(name, numbers, official):
-    model = on_nothing(name, Frame(2))
-    found = stages(model.backbone.body)
+    model = on_nothing(name, DetectorSizes(2))
+    found = backbone_stages(model.backbone.body)
     assert [len(one) for one in found] == numbers
     train_last(model.backbone.body, 3)
     kept = sum(p.numel() for p in model.backbone.body.parameters())
@@ -91,7 +91,7 @@ def test_stages_are_those_that_torchvision_freezes(name, numbers, official):
 
 @pytest.mark.parametrize(("norm", "kind"), [("group", GroupNorm), ("frozen", FrozenBatchNorm2d)])
 def test_norms_take_the_place_of_batch_norms(norm, kind):
-    model = on_nothing("fasterrcnn_resnet18_fpn", Frame(2, width=8))
+    model = on_nothing("fasterrcnn_resnet18_fpn", DetectorSizes(2, width=8))
     with torch.device("meta"):
         renormalise(model, norm)
     found = list(model.modules())
@@ -101,7 +101,7 @@ def test_norms_take_the_place_of_batch_norms(norm, kind):
 
 @pytest.mark.slow
 def test_what_begins_with_drawn_weights_is_never_frozen():
-    model = on_nothing("fasterrcnn_resnet50_fpn_v2", Frame(2))
+    model = on_nothing("fasterrcnn_resnet50_fpn_v2", DetectorSizes(2))
     with torch.device("meta"):
         renormalise(model, "frozen")
     assert not any(isinstance(one, BatchNorm2d) for one in model.backbone.body.modules())
@@ -133,14 +133,14 @@ def test_a_classifiers_weights_are_begun_with_and_the_first_layers_stay(tmp_path
     ],
 )
 def test_weights_that_do_not_fit_are_named(tmp_path, tensors, error, told):
-    body = on_nothing("fasterrcnn_resnet18_fpn", Frame(2)).backbone.body
+    body = on_nothing("fasterrcnn_resnet18_fpn", DetectorSizes(2)).backbone.body
     save_file(tensors, tmp_path / "weights")
     with pytest.raises(error, match=told):
         load_body(body, tmp_path / "weights")
 
 
 def test_files_of_weights_that_are_none_are_named(tmp_path):
-    body = on_nothing("fasterrcnn_resnet18_fpn", Frame(2)).backbone.body
+    body = on_nothing("fasterrcnn_resnet18_fpn", DetectorSizes(2)).backbone.body
     (tmp_path / "weights").write_bytes(b"\x80pickle")
     with pytest.raises(DataError, match=r"weights is no file of safetensors"):
         load_body(body, tmp_path / "weights")

@@ -10,7 +10,7 @@ from torch.nn.functional import relu
 from atomo.errors import ConfigError, DataError
 from atomo.tasks import Workload, make_task
 from atomo.tasks.labels.precision import LabelPrecisionScorer, inverse_propensities
-from atomo.tasks.labels.repository import read_split_file, read_table
+from atomo.tasks.labels.repository import read_samples, read_split_file
 
 SMALL = "labels(hidden=64)"
 
@@ -34,7 +34,7 @@ def test_three_processes_learn_planted_labels(folder):
 
 
 def test_a_row_is_what_its_line_says(folder):
-    table = read_table(folder / "eurlex4k/train.txt")
+    table = read_samples(folder / "eurlex4k/train.txt")
     lines = (folder / "eurlex4k/train.txt").read_text().splitlines()
     assert (len(table.bags), table.features, table.labels) == (320, 56, 12)
     rows = torch.tensor([7, 0, 7])
@@ -50,7 +50,7 @@ def test_a_row_is_what_its_line_says(folder):
 
 def test_a_sample_may_have_no_labels_and_no_features(tmp_path):
     (tmp_path / "a").write_text("4 5 3\n 1:2\n0:1 2:3\n2,0\n1 4:1e-3 0:2\n")
-    bags = read_table(tmp_path / "a").bags
+    bags = read_samples(tmp_path / "a").bags
     assert bags.label_starts.tolist() == [0, 0, 0, 2, 3]
     assert bags.feature_starts.tolist() == [0, 1, 3, 3, 5]
 
@@ -123,7 +123,7 @@ def test_one_file_is_divided_by_two_others(tmp_path):
     (tmp_path / "deli_tstSplit.txt").write_text("320 5\n301 2\n")
     work = opened(tmp_path, "deli")
     assert (len(work.train), len(work.test)) == (300, 2)
-    last = read_table(tmp_path / "deli_data.txt").bags.chosen(torch.tensor([319]))
+    last = read_samples(tmp_path / "deli_data.txt").bags.chosen(torch.tensor([319]))
     torch.testing.assert_close(work.test.batch(torch.tensor([0])).inputs[0], last.features)
 
 
@@ -148,7 +148,7 @@ def test_one_file_is_divided_by_two_others(tmp_path):
 def test_bad_files_are_named(tmp_path, content, told):
     (tmp_path / "bad").write_text(content)
     with pytest.raises(DataError) as caught:
-        read_table(tmp_path / "bad")
+        read_samples(tmp_path / "bad")
     assert f"{tmp_path}/bad, " in str(caught.value)
     assert told in str(caught.value)
 

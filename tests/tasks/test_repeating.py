@@ -9,8 +9,8 @@ from tasks import real_format
 from tasks.shapes import write_shapes
 
 from atomo.config import Settings
-from atomo.launch.given import given
-from atomo.launch.place import located
+from atomo.launch.given import parse_cli_settings
+from atomo.launch.place import resolve_settings
 from atomo.settings_file import SETTINGS_FILE
 from atomo.training.checkpoint import load
 
@@ -50,7 +50,7 @@ def write_objects(root: Path) -> None:
 
 def read(*words: str) -> Settings:
     """Returns the settings of a command, as `atomo train` hands them to its ranks."""
-    return located(given(words, "train", "").settings)
+    return resolve_settings(parse_cli_settings(words, "train", "").settings)
 
 
 @pytest.mark.long(cases=("detection",))

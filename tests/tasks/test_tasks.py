@@ -4,16 +4,16 @@ import math
 
 import pytest
 
-from atomo.arguments import parse
+from atomo.arguments import parse_arguments
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.identity import UNSAID, check_identity, record
-from atomo.launch.place import canonical
-from atomo.tasks import TASKS, Metric, chosen, make_task, spec_of
+from atomo.launch.place import canonical_settings
+from atomo.tasks import TASKS, Metric, choose_workload, make_task, spec_of
 
 
 def read(*words: str) -> Settings:
-    return canonical(parse(Settings, words, "train", "", chosen))
+    return canonical_settings(parse_arguments(Settings, words, "train", "", choose_workload))
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -47,7 +47,7 @@ def test_a_metric_says_which_way_is_better(higher):
 
 
 def test_nothing_given_is_what_it_always_was():
-    assert read() == canonical(Settings())
+    assert read() == canonical_settings(Settings())
 
 
 @pytest.mark.parametrize(

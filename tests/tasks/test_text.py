@@ -13,9 +13,9 @@ from atomo.distribution import install_command
 from atomo.errors import ConfigError, DataError
 from atomo.tasks import Workload, make_task
 from atomo.tasks.classes import FScorer
-from atomo.tasks.text.tokens import splitter
+from atomo.tasks.text.tokens import token_splitter
 from atomo.tasks.text.vectors import read_vectors
-from atomo.tasks.text.vocabulary import PADDING, UNKNOWN, Vocabulary
+from atomo.tasks.text.vocabulary import PADDING, UNKNOWN_NUMBER, Vocabulary
 
 SMALL = "text(dimension=16, hidden=16)"
 
@@ -40,7 +40,7 @@ def test_three_processes_learn_the_sentiment_of_sentences(corpus):
 def test_words_are_numbered_by_how_often_they_are_said():
     words = Vocabulary([["b", "a", "b"], ["a", "c"]], 2)
     assert words.words == ("a", "b")
-    assert [words["a"], words["b"], words["c"], len(words)] == [2, 3, UNKNOWN, 4]
+    assert [words["a"], words["b"], words["c"], len(words)] == [2, 3, UNKNOWN_NUMBER, 4]
 
 
 def test_what_a_sentence_is_padded_with_is_not_seen(corpus):
@@ -74,7 +74,7 @@ def test_a_tokeniser_divides_words(corpus):
     made.enable_truncation(1)
     made.enable_padding(length=9)
     made.save(str(corpus / "pieces.json"))
-    divide = splitter(corpus / "pieces.json")
+    divide = token_splitter(corpus / "pieces.json")
     assert divide("tuyệt_vời") == ["tuyệt", "_", "vời"]
     (corpus / "UIT-VSFC/test/sents.txt").write_text("tuyệt_vời\n" * 60, encoding="utf-8")
     work = opened(corpus, "text(tokenizer='pieces.json', length=2)")

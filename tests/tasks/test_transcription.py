@@ -12,10 +12,10 @@ from torch.nn.functional import ctc_loss, log_softmax
 
 from atomo.errors import CheckpointError, ConfigError, DataError
 from atomo.launch.summary import Summary
-from atomo.tasks import Workload, make_task, recalled, spec_of
+from atomo.tasks import Workload, make_task, restore_task, spec_of
 from atomo.tasks.audio import word_errors
 from atomo.tasks.audio.alphabet import Alphabet
-from atomo.tasks.audio.ctc import CTC, ended, frames_needed, greedy
+from atomo.tasks.audio.ctc import CTC, decode_greedy, frames_needed, silence_after_end
 from atomo.tasks.audio.word_errors import WordErrors
 from atomo.training.evaluator import EvaluatorSettings, evaluate
 from atomo.training.scoring import Evaluation
@@ -78,7 +78,7 @@ def test_the_loss_and_its_gradient_are_pytorchs_at_true_lengths(dtype):
     targets = torch.tensor([[1, 2, 2, 4], [3, 1, 0, 0], [2, 0, 0, 0]])
     ours, theirs = (scores.to(dtype).requires_grad_() for _ in range(2))
     inside = torch.arange(12) < frames[:, None]
-    found = CTC().loss(ended(ours, inside), targets)
+    found = CTC().loss(silence_after_end(ours, inside), targets)
     expected = ctc_loss(theirs.float().transpose(0, 1), targets, frames, torch.tensor([4, 2, 1]), 0)
     torch.testing.assert_close(found, expected)
     found.backward()
@@ -102,7 +102,7 @@ def test_greedy_reading_drops_repeats_then_blanks():
     frames = torch.tensor([[1, 1, 0, 1, 2, 2, 0], [0, 0, 0, 0, 0, 0, 0], [3, 0, 0, 0, 0, 0, 3]])
     scores = torch.nn.functional.one_hot(frames, 4).float().log()
     texts = [[1, 1, 2, 0, 0, 0, 0], [0] * 7, [3, 3, 0, 0, 0, 0, 0]]
-    assert greedy(scores).tolist() == texts
+    assert decode_greedy(scores).tolist() == texts
     right = torch.tensor([[1, 1, 2], [1, 0, 0], [3, 3, 0]])
     assert int(CTC().right(scores, right)) == 2
     assert int(CTC().right(scores[:, :2], right)) == 0
@@ -157,7 +157,7 @@ def test_an_evaluator_decodes_with_the_checkpoints_alphabet(folder):
     prompts = folder / "vivos" / "train" / "prompts.txt"
     prompts.write_text(prompts.read_text().replace("A", "Z"))  # as many characters, and others
     assert opened(folder).kept != kept
-    again = recalled(task, {"alphabet": CHARACTERS, "network": "x"})
+    again = restore_task(task, {"alphabet": CHARACTERS, "network": "x"})
     assert again.open("VIVOS", folder).kept == kept
     assert spec_of(again) == spec_of(task)
     with pytest.raises(ConfigError, match="transcription: unknown setting 'alphabet'"):
@@ -205,7 +205,7 @@ def test_settings_have_bounds(spec, told):
 
 def test_what_is_wrong_with_data_is_named(folder, monkeypatch):
     with pytest.raises(ConfigError, match="alphabet of 2 characters, 1 of them different"):
-        recalled(make_task(SMALL), {"alphabet": "AA"}).open("VIVOS", folder)
+        restore_task(make_task(SMALL), {"alphabet": "AA"}).open("VIVOS", folder)
     prompts = folder / "vivos" / "train" / "prompts.txt"
     prompts.write_text("SPK_000\n")
     with pytest.raises(DataError, match=r"prompts\.txt, line 1: SPK_000 has no text"):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from support import run_threads
 
-from atomo.launch.place import canonical
-from atomo.tasks import chosen
+from atomo.launch.place import canonical_settings
+from atomo.tasks import choose_workload
 from atomo.training.evaluator import Evaluation, EvaluatorSettings, evaluate
 
 
@@ -21,7 +21,7 @@ def trained(folder: Path, *, trusted: bool = True, **given: object) -> Mapping[s
     run = folder / "run"
     short = {"n": 3, "max_steps": 60, "eval_freq": 1000, "batch_size": 16, "epochs": 1000}
     places = {"data_dir": str(folder), "train_dir": str(run)}
-    settings = canonical(chosen(**(short | places | given)))
+    settings = canonical_settings(choose_workload(**(short | places | given)))
     run_threads(settings)
     results: list[Evaluation] = []
     network = settings.network if trusted else None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from atomo.arguments import parse
+from atomo.arguments import parse_arguments
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.training.causes import at_start
@@ -30,7 +30,7 @@ def failing() -> Iterator[str]:
 def test_what_does_not_train_is_refused_or_told_before_the_first_step(command):
     words = shlex.split(command)
     try:
-        settings = parse(Settings, words, "train", "", Settings.from_recipe).resolved()
+        settings = parse_arguments(Settings, words, "train", "", Settings.from_recipe).resolved()
     except ConfigError:
         return
     assert next(at_start(settings), "")

@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import (
     StepLR,
 )
 
-from atomo.arguments import parse
+from atomo.arguments import parse_arguments
 from atomo.config import Settings
 from atomo.errors import ConfigError
 from atomo.training.checkpoint import load
@@ -164,4 +164,4 @@ def test_who_repeats_or_continues_steps_has_the_same_rates(way, tmp_path):
 )
 def test_what_is_wrong_with_a_schedule_is_named(words, message):
     with pytest.raises(ConfigError, match=message):
-        parse(Settings, words.split(), "train", "").resolved()
+        parse_arguments(Settings, words.split(), "train", "").resolved()

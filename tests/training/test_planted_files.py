@@ -15,7 +15,7 @@ from atomo.config import Settings
 from atomo.errors import CheckpointError
 from atomo.fusion import plan
 from atomo.grouping import megabytes
-from atomo.launch.sweep import SweepTrial, remember
+from atomo.launch.sweep import SweepTrial, append_trial
 from atomo.training.checkpoint import Snapshot, finish, save
 from atomo.training.evaluation import Evaluation
 from atomo.training.evaluation_log import EvaluationLog
@@ -102,7 +102,7 @@ IN_PLACE: dict[str, Callable[[Path], object]] = {
     "evaluator.lock": owned(EVALUATOR),
     "metrics.jsonl": logged,
     "evaluations.jsonl": evaluated,
-    "sweep.jsonl": lambda run: remember(run, SweepTrial("lr=1", "", 1, 1.0, 1.0, 1.0, 1.0)),
+    "sweep.jsonl": lambda run: append_trial(run, SweepTrial("lr=1", "", 1, 1.0, 1.0, 1.0, 1.0)),
     "finished.json": lambda run: finish(run, 1, "done"),
     "settings.toml": lambda run: keep_settings(run, Settings()),
     "step-00000001.json": saved,

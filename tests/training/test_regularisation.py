@@ -12,7 +12,7 @@ from support import largest_difference, run_threads, settings
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from atomo.arguments import parse
+from atomo.arguments import parse_arguments
 from atomo.codecs import make_codec
 from atomo.config import Settings
 from atomo.data import load_dataset
@@ -216,4 +216,4 @@ def test_a_scale_doubles_after_two_thousand_steps():
 )
 def test_what_cannot_be_is_named(words, message):
     with pytest.raises(ConfigError, match=message):
-        parse(Settings, words.split(), "train", "").resolved()
+        parse_arguments(Settings, words.split(), "train", "").resolved()

@@ -14,8 +14,8 @@ from atomo.config import Settings
 from atomo.fusion import Bucket, Gradients, apart, plan, shapes
 from atomo.fusion.embeddings import rows_of
 from atomo.grouping import ONE, Grouping
-from atomo.launch.place import canonical
-from atomo.tasks import chosen as with_task
+from atomo.launch.place import canonical_settings
+from atomo.tasks import choose_workload as with_task
 from atomo.tasks import make_task
 from atomo.training import exchange_setup, worker
 from atomo.training.checkpoint import load
@@ -31,7 +31,7 @@ def asked(folder, name: str = "run", **given: object) -> Settings:
         "task": "labels(hidden=64)", "dataset": "eurlex4k", "fusion": "layer", "momentum": 0.0,
         "batches_per_step": 2, "data_dir": str(folder), "train_dir": str(folder / name),
     }  # fmt: skip
-    return canonical(with_task(**(short | given)))
+    return canonical_settings(with_task(**(short | given)))
 
 
 WAYS = [
@@ -128,9 +128,9 @@ def test_a_language_model_learns_the_same_by_rows(tmp_path):
     write_text(tmp_path, train=40)
     models = []
     for code, task in (("rows", f"{LANGUAGE}, sparse=True)"), ("sgd", f"{LANGUAGE})")):
-        given = {"task": task, "dataset": "Corpus", "network": "LSTM", "code": code, "lr": 1.0}
-        chosen = asked(tmp_path, code, **given)
-        run_threads(chosen)
+        options = {"task": task, "dataset": "Corpus", "network": "LSTM", "code": code, "lr": 1.0}
+        settings = asked(tmp_path, code, **options)
+        run_threads(settings)
         models.append(load(tmp_path / code, 4).model)
     torch.testing.assert_close(*models)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atomo.errors import CheckpointError
-from atomo.plain_file import MOST, read_whole
+from atomo.plain_file import MAX_JSON_BYTES, read_whole
 from atomo.training.checkpoint import Snapshot, finish, finished, load, save
 from atomo.training.json_lines import append_line, lines
 from atomo.training.metrics import MetricsLog
@@ -106,7 +106,7 @@ def test_a_file_of_as_much_as_is_read_is_read(tmp_path):
     assert read_whole(tmp_path / "file", 4) == b"1234"
     with pytest.raises(OSError, match="it has 4 bytes; at most 3 are read"):
         read_whole(tmp_path / "file", 3)
-    assert MOST >= 2**26
+    assert MAX_JSON_BYTES >= 2**26
 
 
 def test_a_bound_takes_no_memory_of_its_own(tmp_path):

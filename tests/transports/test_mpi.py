@@ -7,7 +7,7 @@ from jobs import Job, until
 from transports.scenarios import SCENARIOS
 
 from atomo.config import Settings
-from atomo.launch.mpirun import command
+from atomo.launch.mpirun import mpirun_command
 
 RANKS = Path(__file__).with_name("mpi_ranks.py")
 NAMES = [*SCENARIOS, "parts"]
@@ -15,7 +15,7 @@ NAMES = [*SCENARIOS, "parts"]
 
 def run_scenarios(names: list[str], log: Path) -> tuple[int, str]:
     """Returns the exit code and the words of a job that plays scenarios."""
-    line = command(Settings(n=3), [])
+    line = mpirun_command(Settings(n=3), [])
     job = Job([*line[: line.index("-m")], str(RANKS), *names], log)
     try:
         code = job.ends()

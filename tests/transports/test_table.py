@@ -2,7 +2,7 @@
 
 import pytest
 
-from atomo.cli.rank import split
+from atomo.cli.rank import split_options
 from atomo.errors import ConfigError
 from atomo.transports import TRANSPORTS, connect, launched_size
 from atomo.transports.torch_distributed import TORCHRUN
@@ -36,10 +36,10 @@ def test_each_launcher_says_how_many_ranks_it_started(monkeypatch):
 
 
 def test_a_rank_takes_their_number_from_the_launcher_unless_it_is_given(monkeypatch):
-    assert split(["--lr", "1"]) == ("mpi", ["--lr", "1"])
+    assert split_options(["--lr", "1"]) == ("mpi", ["--lr", "1"])
     monkeypatch.setenv("WORLD_SIZE", "2")
     words = ["--lr", "1", "--transport", "torch", "--n=3"]
-    assert split(words) == ("torch", ["--n=2", "--lr", "1", "--n=3"])
-    assert split(["--transport=torch"]) == ("torch", ["--n=2"])
+    assert split_options(words) == ("torch", ["--n=2", "--lr", "1", "--n=3"])
+    assert split_options(["--transport=torch"]) == ("torch", ["--n=2"])
     with pytest.raises(ConfigError, match="--transport: expected one argument"):
-        split(["--transport"])
+        split_options(["--transport"])

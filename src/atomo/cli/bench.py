@@ -13,16 +13,16 @@ from rich.table import Table
 from torch import Tensor
 
 from atomo.allocator import keep_freed_memory
-from atomo.arguments import flag, option, parse
+from atomo.arguments import flag, option, parse_arguments
 from atomo.bounds import ANY, COUNT, THREADS, Bound, check
-from atomo.cli.gradient_file import gradient_in
+from atomo.cli.gradient_file import load_gradient
 from atomo.codecs import CODECS, make_codec
-from atomo.effects import ALWAYS, Effect, effective
+from atomo.effects import ALWAYS, Effect, build_reporting_idle
 from atomo.launch.console import report_console
-from atomo.measure import Measurement, measure
+from atomo.measure import Measurement, measure_codec
 from atomo.training.sample_gradient import sample_gradient
 
-__all__ = ["CAPTURE", "EFFECTS", "BenchOptions", "main", "read_gradient"]
+__all__ = ["BENCH_EFFECTS", "CAPTURE", "BenchOptions", "main", "read_gradient"]
 
 DESCRIPTION = """\
 Measures codecs on a gradient: how long a copy of it takes, and how many of these encoding and
@@ -64,7 +64,7 @@ class BenchOptions:
         check(self, BOUNDS, flag)
 
 
-def taken(options: Any) -> bool:
+def takes_from_training(options: Any) -> bool:
     """True if the gradient is taken from a training here, and not read."""
     return not options.tensor
 
@@ -72,26 +72,29 @@ def taken(options: Any) -> bool:
 CAPTURE: Final[Mapping[str, Effect[Any]]] = MappingProxyType(
     dict.fromkeys(
         ("network", "dataset", "data_dir", "steps"),
-        Effect(taken, "the gradient is that of --tensor {0.tensor}; leave one of them out"),
+        Effect(
+            takes_from_training,
+            "the gradient is that of --tensor {0.tensor}; leave one of them out",
+        ),
     )
 )
 """Effects of the options that select a gradient, in the tables of commands that take one."""
 
-EFFECTS: Final[Mapping[str, Effect[BenchOptions]]] = MappingProxyType(
+BENCH_EFFECTS: Final[Mapping[str, Effect[BenchOptions]]] = MappingProxyType(
     {**dict.fromkeys(("code", "tensor", "repetitions", "threads", "json"), ALWAYS), **CAPTURE}
 )
 
 
 def main(words: Sequence[str]) -> int:
     """Measures and prints."""
-    build = effective(BenchOptions, EFFECTS, "bench")
-    options = parse(BenchOptions, words, "bench", DESCRIPTION, build)
+    build = build_reporting_idle(BenchOptions, BENCH_EFFECTS, "bench")
+    options = parse_arguments(BenchOptions, words, "bench", DESCRIPTION, build)
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as the ranks of a job do
     specs = [spec for spec in options.code.split(";") if spec.strip()] or list(CODECS)
     codecs = [make_codec(spec) for spec in specs]
     gradient = read_gradient(options)
-    found = [measure(codec, gradient, options.repetitions) for codec in codecs]
+    found = [measure_codec(codec, gradient, options.repetitions) for codec in codecs]
     if options.json:
         sys.stdout.writelines(json.dumps(asdict(one)) + "\n" for one in found)
     else:
@@ -111,7 +114,7 @@ def read_gradient(options: BenchOptions) -> dict[str, Tensor]:
         return sample_gradient(
             options.network, options.dataset, Path(options.data_dir), steps=options.steps
         )
-    return gradient_in(Path(options.tensor), "--tensor")
+    return load_gradient(Path(options.tensor), "--tensor")
 
 
 def table(found: Sequence[Measurement]) -> Table:

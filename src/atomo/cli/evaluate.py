@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from atomo.allocator import keep_freed_memory
-from atomo.arguments import flag, option, parse
+from atomo.arguments import flag, option, parse_arguments
 from atomo.bounds import ANY, IMAGES, PIXELS, SECONDS, THREADS, Bound, check
 from atomo.config import wants_gpu
 from atomo.errors import INTERRUPTED, ConfigError
@@ -69,7 +69,7 @@ class EvaluateOptions:
 
 def main(words: Sequence[str]) -> int:
     """Evaluates until the run is finished."""
-    options = parse(EvaluateOptions, words, "evaluate", DESCRIPTION)
+    options = parse_arguments(EvaluateOptions, words, "evaluate", DESCRIPTION)
     if not options.model_dir:
         raise ConfigError("--model-dir is missing: the folder of the run to evaluate")
     if options.events not in EVENTS:
@@ -77,8 +77,8 @@ def main(words: Sequence[str]) -> int:
     if options.threads:
         torch.set_num_threads(options.threads)
     keep_freed_memory()  # each batch needs what the one before it freed
-    threading.excepthook = thread_failed
-    wait = beside(os.getppid()) if options.events == "json" else time.sleep
+    threading.excepthook = defer_thread_error
+    wait = sleep_beside_reader(os.getppid()) if options.events == "json" else time.sleep
     try:
         evaluate(evaluator_settings(options), reporter(options.events), wait=wait)
     except KeyboardInterrupt:
@@ -86,13 +86,13 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def thread_failed(failure: threading.ExceptHookArgs) -> None:
+def defer_thread_error(failure: threading.ExceptHookArgs) -> None:
     """Leaves what TensorBoard's thread could not write to be raised where its writer is called."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)
 
 
-def beside(parent: int) -> Callable[[float], None]:
+def sleep_beside_reader(parent: int) -> Callable[[float], None]:
     """Sleeps, but not on after the program that reads the results was killed."""
 
     def wait(seconds: float) -> None:

@@ -6,24 +6,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from atomo.arguments import parse
-from atomo.cli.explain_effects import EFFECTS, OF_RUN
+from atomo.arguments import parse_arguments
+from atomo.cli.explain_effects import EXPLAIN_EFFECTS, OF_RUN
 from atomo.cli.explain_options import (
     DESCRIPTION,
     ExplainOptions,
-    codecs_of,
+    codec_reductions,
     communicators_of,
-    left_out,
-    ways_of,
+    parse_codecs,
+    skipped_communicators,
 )
 from atomo.cli.explain_profile import profile_of, scenario_of
-from atomo.cli.explain_run import explain_run, like_run_beside
+from atomo.cli.explain_run import explain_run, with_enclosing_run
 from atomo.cli.explain_table import document, table, verdict
 from atomo.codecs import make_codec
-from atomo.effects import Effect, effective
+from atomo.effects import Effect, build_reporting_idle
 from atomo.errors import ConfigError
 from atomo.launch.console import report_console
-from atomo.launch.probes import probed
+from atomo.launch.probes import obtain_probe
 from atomo.models import is_foreign
 from atomo.planning import (
     Costs,
@@ -52,10 +52,10 @@ def main(words: Sequence[str]) -> int:
     """Measures, predicts and prints."""
     if words and not words[0].startswith("-"):
         if not is_network(words[0]):
-            return explain_run(Path(words[0]), parsed(words[1:], OF_RUN))
+            return explain_run(Path(words[0]), parse_options(words[1:], OF_RUN))
         words = ["--network", *words]
-    options = like_run_beside(parsed(words))
-    scenario, measured = (from_probe if options.probe else from_here)(options)
+    options = with_enclosing_run(parse_options(words))
+    scenario, measured = (predict_from_probe if options.probe else measure_here)(options)
     errors = errors_on(options, scenario.profile) if options.real_gradient else {}
     found = sorted(compare(scenario, measured, errors), key=lambda one: one.step_s)
     if options.json:
@@ -64,7 +64,7 @@ def main(words: Sequence[str]) -> int:
         report_console(WIDTH).print(table(scenario, found, options))
         sys.stdout.write(visible(verdict(found, options)))
         sys.stdout.writelines(
-            f"Without {name}: {why}.\n" for name, why in left_out(options).items()
+            f"Without {name}: {why}.\n" for name, why in skipped_communicators(options).items()
         )
     if options.png:
         draw(options.png, scenario, fastest_methods(measured, found))
@@ -82,31 +82,31 @@ def is_network(word: str) -> bool:
     return is_foreign(word) and not Path(word).exists()
 
 
-def parsed(
-    words: Sequence[str], effects: Mapping[str, Effect[ExplainOptions]] = EFFECTS
+def parse_options(
+    words: Sequence[str], effects: Mapping[str, Effect[ExplainOptions]] = EXPLAIN_EFFECTS
 ) -> ExplainOptions:
     """Returns the options. Raises ConfigError for what is wrong with them before anything is
     measured.
     """
-    build = effective(ExplainOptions, effects, "explain")
-    options = parse(ExplainOptions, words, "explain", DESCRIPTION, build)
+    build = build_reporting_idle(ExplainOptions, effects, "explain")
+    options = parse_arguments(ExplainOptions, words, "explain", DESCRIPTION, build)
     if options.png:
         pyplot_for(options.png)
     _ = options.link
     return options
 
 
-def from_here(options: ExplainOptions) -> tuple[Scenario, Measured]:
+def measure_here(options: ExplainOptions) -> tuple[Scenario, Measured]:
     """Measures on this machine; links are as described."""
     profile = profile_of(options)
     scenario = scenario_of(options, profile)
     return scenario, [*measurements(options, profile)]
 
 
-def from_probe(options: ExplainOptions) -> tuple[Scenario, Measured]:
+def predict_from_probe(options: ExplainOptions) -> tuple[Scenario, Measured]:
     """Predicts the job that a probe measured: its figures include what ranks of a host share."""
-    found = probed(options, [*ways_of(options)])
-    asked = {*ways_of(options)}
+    found = obtain_probe(options, [*codec_reductions(options)])
+    asked = {*codec_reductions(options)}
     return found.scenario(options.workers, options.link), [
         (costs, name)
         for reduction, costs in found.costs
@@ -117,7 +117,7 @@ def from_probe(options: ExplainOptions) -> tuple[Scenario, Measured]:
 
 def measurements(options: ExplainOptions, profile: Profile) -> Iterator[tuple[Costs, str]]:
     """Yields the costs of each codec, and a communicator that it goes with."""
-    for spec, reduction in ways_of(options):
+    for spec, reduction in codec_reductions(options):
         codec = make_codec(spec)
         costs = measure_costs(codec, reduction, profile.gradient, options.repetitions)
         for name in communicators_of(options, spec, reduction):
@@ -128,5 +128,5 @@ def errors_on(options: ExplainOptions, profile: Profile) -> dict[str, float]:
     """Measures the error of each codec on a gradient, by its full name."""
     return {
         spec: sum(measure_compression_errors(codec, profile.gradient).errors)
-        for spec, codec in codecs_of(options).items()
+        for spec, codec in parse_codecs(options).items()
     }

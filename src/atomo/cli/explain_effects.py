@@ -5,10 +5,10 @@ from types import MappingProxyType
 from typing import Final
 
 from atomo.cli.explain_options import ExplainOptions
-from atomo.cli.explain_run import like_run_beside
+from atomo.cli.explain_run import with_enclosing_run
 from atomo.effects import ALWAYS, Effect
 
-__all__ = ["EFFECTS", "OF_RUN"]
+__all__ = ["EXPLAIN_EFFECTS", "OF_RUN"]
 
 READ: Final = (
     "workers", "hierarchical", "bandwidth", "latency", "code", "svd_rank", "threads",
@@ -16,7 +16,7 @@ READ: Final = (
     "json", "png",
 )  # fmt: skip
 PASSES: Final[Effect[ExplainOptions]] = Effect(
-    lambda o: not (o.compute and (o.weights or o.gradient)) and like_run_beside(o) is o,
+    lambda o: not (o.compute and (o.weights or o.gradient)) and with_enclosing_run(o) is o,
     "the file of a run is of the run's model, and with --compute no pass is measured; leave it out",
 )
 PROBE: Final[Effect[ExplainOptions]] = Effect(
@@ -24,7 +24,7 @@ PROBE: Final[Effect[ExplainOptions]] = Effect(
     "a job on hosts is started by --probe FILE alone; give that, or leave it out",
     refused=True,
 )
-EFFECTS: Final[Mapping[str, Effect[ExplainOptions]]] = MappingProxyType(
+EXPLAIN_EFFECTS: Final[Mapping[str, Effect[ExplainOptions]]] = MappingProxyType(
     dict.fromkeys(READ, ALWAYS)
     | dict.fromkeys(("network", "dataset", "data_dir", "image_size", "batch_size"), PASSES)
     | dict.fromkeys(("hostfile", "mpi_args"), PROBE)

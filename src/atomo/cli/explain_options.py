@@ -16,7 +16,14 @@ from atomo.planning.comparison import DENSE
 from atomo.planning.rails import HIERARCHICAL
 from atomo.quantities import bits_per_second, seconds
 
-__all__ = ["DESCRIPTION", "ExplainOptions", "codecs_of", "communicators_of", "left_out", "ways_of"]
+__all__ = [
+    "DESCRIPTION",
+    "ExplainOptions",
+    "codec_reductions",
+    "communicators_of",
+    "parse_codecs",
+    "skipped_communicators",
+]
 
 DESCRIPTION: Final = """\
 Measures a model's passes and codecs on this machine, and predicts what a step takes among several
@@ -153,9 +160,9 @@ class ExplainOptions:
         return HostModel(max(1.0, computing / cores), 0.0 if spare else 1.0)
 
 
-def ways_of(options: ExplainOptions) -> Iterator[tuple[str, str]]:
+def codec_reductions(options: ExplainOptions) -> Iterator[tuple[str, str]]:
     """Yields each codec to be measured, and the reduction that it is measured with."""
-    for spec, codec in codecs_of(options).items():
+    for spec, codec in parse_codecs(options).items():
         for name in REDUCTIONS:
             if not misfit(codec, name):
                 yield spec, name
@@ -164,7 +171,7 @@ def ways_of(options: ExplainOptions) -> Iterator[tuple[str, str]]:
             yield f"svd(rank={options.svd_rank})", name
 
 
-def codecs_of(options: ExplainOptions) -> dict[str, Codec[Any]]:
+def parse_codecs(options: ExplainOptions) -> dict[str, Codec[Any]]:
     """Returns the codecs by their full names, the dense ones first."""
     specs = [spec for spec in options.code.split(";") if spec.strip()] or CODES
     codecs = [make_codec(spec) for spec in (*DENSE, *specs)]
@@ -184,10 +191,10 @@ def misfit(codec: Codec[Any], reduction: str) -> str:
     return ""
 
 
-def left_out(options: ExplainOptions) -> dict[str, str]:
+def skipped_communicators(options: ExplainOptions) -> dict[str, str]:
     """Returns the communicators of which nothing is predicted, and why."""
-    shown = {name for _, name in ways_of(options)}
-    codecs = [*codecs_of(options).values()]
+    shown = {name for _, name in codec_reductions(options)}
+    codecs = [*parse_codecs(options).values()]
     return {name: misfit(codecs[-1], name) for name in REDUCTIONS if name not in shown}
 
 

@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from atomo.allocator import keep_freed_memory
 from atomo.cli.explain_options import ExplainOptions
-from atomo.cli.gradient_file import gradient_in, tensors_in
+from atomo.cli.gradient_file import load_gradient, load_tensors
 from atomo.data import epoch_seed
 from atomo.errors import ConfigError
 from atomo.models.weights import load_weights
@@ -40,17 +40,17 @@ def profile_of(options: ExplainOptions) -> Profile:
     """
     said_s = options.compute_s
     if options.weights and said_s is not None:
-        return as_said(drawn(Path(options.weights)), said_s)
+        return passes_of_length(random_gradient(Path(options.weights)), said_s)
     if not options.gradient:
-        return scaled(measured(options), said_s)
-    gradient = gradient_in(Path(options.gradient), "--gradient")
+        return scale_passes(time_passes(options), said_s)
+    gradient = load_gradient(Path(options.gradient), "--gradient")
     if said_s is not None:
-        return as_said(gradient, said_s)
-    profile = measured(options)
-    return replace(profile, gradient=matched(gradient, profile, options))
+        return passes_of_length(gradient, said_s)
+    profile = time_passes(options)
+    return replace(profile, gradient=match_parameters(gradient, profile, options))
 
 
-def measured(options: ExplainOptions) -> Profile:
+def time_passes(options: ExplainOptions) -> Profile:
     """Passes on this machine, and the gradient that they end with."""
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as the ranks of a job do
@@ -60,13 +60,13 @@ def measured(options: ExplainOptions) -> Profile:
     torch.manual_seed(derive(1, "weights"))
     model = work.build(options.network).train()
     if options.weights:
-        weigh(model, options)
+        load_file_weights(model, options)
     chosen = torch.arange(options.batch_size) % len(work.train)
     batch = work.train.batch(chosen, epoch_seed(1, 0))
     return measure_passes(model, work.objective, batch, options.repetitions)
 
 
-def weigh(model: Module, options: ExplainOptions) -> None:
+def load_file_weights(model: Module, options: ExplainOptions) -> None:
     """Gives the network the weights of the file. Raises ConfigError, DataError: it cannot."""
     try:
         load_weights(model, Path(options.weights))
@@ -77,7 +77,7 @@ def weigh(model: Module, options: ExplainOptions) -> None:
         ) from error
 
 
-def scaled(profile: Profile, said_s: float | None) -> Profile:
+def scale_passes(profile: Profile, said_s: float | None) -> Profile:
     """Returns the same passes, if they take as long as is said."""
     if said_s is None:
         return profile
@@ -90,14 +90,14 @@ def scaled(profile: Profile, said_s: float | None) -> Profile:
     )
 
 
-def as_said(gradient: dict[str, Tensor], said_s: float) -> Profile:
+def passes_of_length(gradient: dict[str, Tensor], said_s: float) -> Profile:
     """Passes of which nothing is known but what both take: gradients come at equal distances."""
     backward_s, tensors = (1 - FORWARD) * said_s, len(gradient)
     ready = tuple(backward_s * (number + 1) / tensors for number in range(tensors))
     return Profile(FORWARD * said_s, ready, backward_s, gradient)
 
 
-def drawn(path: Path) -> dict[str, Tensor]:
+def random_gradient(path: Path) -> dict[str, Tensor]:
     """Normal numbers in the shapes of a file's parameters: how many bytes, and not which.
 
     Raises:
@@ -107,7 +107,7 @@ def drawn(path: Path) -> dict[str, Tensor]:
     generator = Generator().manual_seed(1)
     found = {
         name: torch.randn(tensor.shape, generator=generator)
-        for name, tensor in tensors_in(path, "--weights").items()
+        for name, tensor in load_tensors(path, "--weights").items()
         if tensor.is_floating_point() and tensor.numel() and not name.endswith(BUFFERS)
     }
     if not found:
@@ -115,7 +115,7 @@ def drawn(path: Path) -> dict[str, Tensor]:
     return found
 
 
-def matched(
+def match_parameters(
     gradient: Mapping[str, Tensor], profile: Profile, options: ExplainOptions
 ) -> dict[str, Tensor]:
     """Returns the gradient in the order of the network's parameters.

@@ -27,7 +27,7 @@ from atomo.training.evaluator import refuse_foreign
 from atomo.training.step_lines import step_lines
 from atomo.visible import visible
 
-__all__ = ["asked", "by_last_plan", "explain_run", "like_run_beside"]
+__all__ = ["by_last_plan", "explain_run", "with_enclosing_run", "with_run_options"]
 
 FIRST: Final = 3  # the step from which on times count; before it, memory is still being made
 # What of a step is what, in the names of metrics.jsonl; the first is all of it.
@@ -69,10 +69,10 @@ def explain_run(folder: Path, options: ExplainOptions) -> int:
     steps = by_last_plan([step for step in read_steps(folder) if step["step"] >= FIRST])
     if not steps:
         raise CheckpointError(f"{folder} has no step from {FIRST} on to explain: let it run longer")
-    like_it = asked(settings, options)
+    like_it = with_run_options(settings, options)
     scenario = scenario_of(like_it, profile_of(like_it))
-    prediction = predicted(settings, scenario, options.repetitions)
-    parts = compared_parts(steps, scenario, prediction)
+    prediction = predict_step(settings, scenario, options.repetitions)
+    parts = compare_parts(steps, scenario, prediction)
     if options.json:
         document = {"folder": str(folder), "steps": len(steps), "parts": [*map(asdict, parts)]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -101,18 +101,18 @@ def settings_of(folder: Path) -> Settings:
     return Settings(**known).resolved()
 
 
-def like_run_beside(options: ExplainOptions) -> ExplainOptions:
+def with_enclosing_run(options: ExplainOptions) -> ExplainOptions:
     """Returns the same options; where their file lies in the folder of a run, of its model and
     samples.
     """
     file = Path(options.weights or options.gradient)
     for folder in (file.parent, file.parent.parent):  # checkpoints lie there, gradients below
         if file.is_file() and not options.compute and (folder / SETTINGS_FILE).is_file():
-            return sampled(settings_of(folder), options)
+            return with_run_samples(settings_of(folder), options)
     return options
 
 
-def sampled(settings: Settings, options: ExplainOptions) -> ExplainOptions:
+def with_run_samples(settings: Settings, options: ExplainOptions) -> ExplainOptions:
     """Returns the same options, of the model and the samples of a run.
 
     Raises:
@@ -130,10 +130,10 @@ def sampled(settings: Settings, options: ExplainOptions) -> ExplainOptions:
     )
 
 
-def asked(settings: Settings, options: ExplainOptions) -> ExplainOptions:
+def with_run_options(settings: Settings, options: ExplainOptions) -> ExplainOptions:
     """Returns the same options, of a run."""
     return replace(
-        sampled(settings, options),
+        with_run_samples(settings, options),
         workers=settings.workers,
         hierarchical=hierarchy_of(settings, options),
         probe="",
@@ -156,7 +156,7 @@ def hierarchy_of(settings: Settings, options: ExplainOptions) -> str:
     )
 
 
-def predicted(settings: Settings, scenario: Scenario, repetitions: int) -> Prediction:
+def predict_step(settings: Settings, scenario: Scenario, repetitions: int) -> Prediction:
     """Returns a step of the run."""
     reduction = "Allgather" if has_master(settings.comm_type) else settings.comm_type
     gradient, compression = scenario.profile.gradient, settings.compression
@@ -166,7 +166,7 @@ def predicted(settings: Settings, scenario: Scenario, repetitions: int) -> Predi
     return predict(scenario, costs, inside + settings.comm_type, settings.grouping)
 
 
-def compared_parts(
+def compare_parts(
     steps: Sequence[Mapping[str, Any]], scenario: Scenario, prediction: Prediction
 ) -> list[Part]:
     """Compares the measured and the predicted times of a step and its parts."""

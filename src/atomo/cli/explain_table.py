@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from atomo.cli.explain_options import ExplainOptions, left_out
+from atomo.cli.explain_options import ExplainOptions, skipped_communicators
 from atomo.launch.text import bytes_text
 from atomo.planning import Scenario
 from atomo.planning.comparison import DENSE, OTHER_SIZES, Comparison, compression_pays
@@ -28,7 +28,7 @@ def document(
         "parameters": sum(scenario.profile.sizes) // 4,
         "compute_s": scenario.compute_s,
         "compress": compression_pays(found),
-        "left_out": left_out(options),
+        "left_out": skipped_communicators(options),
         "steps": rows,
     }
 
@@ -83,7 +83,7 @@ def error_text(error: float | None) -> str:
     return "" if error is None else f"{error:.2g}"
 
 
-def way(one: Comparison, options: ExplainOptions) -> str:
+def method_text(one: Comparison, options: ExplainOptions) -> str:
     """As `atomo train` is told."""
     inside = f"--hierarchical {options.per_host} " if one.hierarchical else ""
     return f"{inside}--comm-type {one.communicator}"
@@ -92,10 +92,10 @@ def way(one: Comparison, options: ExplainOptions) -> str:
 def verdict(found: Sequence[Comparison], options: ExplainOptions) -> str:
     """Returns the answer in a sentence or two."""
     first = found[0]
-    how = f"{way(first, options)} --code '{first.code}' --fusion {first.fusion}"
+    how = f"{method_text(first, options)} --code '{first.code}' --fusion {first.fusion}"
     if not compression_pays(found):
         dense = next(one for one in found if one.code in DENSE)
-        plain = f"{way(dense, options)} --code {dense.code}"
+        plain = f"{method_text(dense, options)} --code {dense.code}"
         return f"Do not compress: nothing gains 2 % on {plain} --fusion {dense.fusion}.\n"
     rest = speed_text(first.pays_below)
     gain = f"{first.to_base:.2f} times as fast as bf16 over Allreduce"

@@ -12,10 +12,10 @@ from atomo.errors import ConfigError, DataError
 from atomo.models.npz import read_arrays
 from atomo.models.tensor_files import read_tensors
 
-__all__ = ["gradient_in", "tensors_in"]
+__all__ = ["load_gradient", "load_tensors"]
 
 
-def gradient_in(path: Path, said: str) -> dict[str, Tensor]:
+def load_gradient(path: Path, said: str) -> dict[str, Tensor]:
     """Returns the gradient in a file, float32 by parameter name, in the order of the file.
 
     Args:
@@ -26,7 +26,7 @@ def gradient_in(path: Path, said: str) -> dict[str, Tensor]:
         DataError: it cannot be read, or holds NaN or infinity.
         ConfigError: it is of neither kind, has no tensor, or one that is no gradient.
     """
-    tensors = tensors_in(path, said)
+    tensors = load_tensors(path, said)
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or not tensor.numel():
             shape = "x".join(map(str, tensor.shape))
@@ -38,9 +38,9 @@ def gradient_in(path: Path, said: str) -> dict[str, Tensor]:
     return {name: tensor.float() for name, tensor in tensors.items()}
 
 
-def tensors_in(path: Path, said: str) -> Mapping[str, Tensor]:
+def load_tensors(path: Path, said: str) -> Mapping[str, Tensor]:
     """Returns all of a file, whatever it is; nothing is unpickled. Errors: those of
-    `gradient_in`.
+    `load_gradient`.
     """
 
     def of_arrays(path: Path) -> dict[str, Tensor]:

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from atomo.arguments import option, parse
+from atomo.arguments import option, parse_arguments
 from atomo.cli.bench import CAPTURE, BenchOptions, read_gradient
 from atomo.codecs import make_codec
-from atomo.effects import ALWAYS, Effect, effective
+from atomo.effects import ALWAYS, Effect, build_reporting_idle
 from atomo.errors import ConfigError
 from atomo.inspect import (
     Cluster,
@@ -29,7 +29,7 @@ from atomo.inspect import (
 from atomo.launch.console import report_console
 from atomo.plotting import pyplot_for
 
-__all__ = ["EFFECTS", "InspectOptions", "main"]
+__all__ = ["INSPECT_EFFECTS", "InspectOptions", "main"]
 
 Row = Layer | Cluster | EncodingErrors
 
@@ -56,15 +56,15 @@ class InspectOptions:
     png: str = option("", "file for a picture of histograms and spectra; empty: none")
 
 
-EFFECTS: Final[Mapping[str, Effect[InspectOptions]]] = MappingProxyType(
+INSPECT_EFFECTS: Final[Mapping[str, Effect[InspectOptions]]] = MappingProxyType(
     {**dict.fromkeys(("tensor", "code", "png"), ALWAYS), **CAPTURE}
 )
 
 
 def main(words: Sequence[str]) -> int:
     """Prints tables and draws a picture."""
-    build = effective(InspectOptions, EFFECTS, "inspect")
-    options = parse(InspectOptions, words, "inspect", DESCRIPTION, build)
+    build = build_reporting_idle(InspectOptions, INSPECT_EFFECTS, "inspect")
+    options = parse_arguments(InspectOptions, words, "inspect", DESCRIPTION, build)
     pyplot = pyplot_for(options.png) if options.png else None
     codecs = [make_codec(spec) for spec in options.code.split(";") if spec.strip()]
     shared = {name: getattr(options, name) for name in ("tensor", "network", "dataset", "steps")}

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from atomo.arguments import Parser, translated
+from atomo.arguments import Parser, translate_spellings
 from atomo.data.prepare import prepare
 
 __all__ = ["main"]
@@ -31,7 +31,7 @@ def main(words: Sequence[str]) -> int:
                         help=f"one or several (default {' '.join(DEFAULT)})")  # fmt: skip
     parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="X",
                         help="where they go (default data)")  # fmt: skip
-    options = parser.parse_args(translated(words, ["--dataset", "--data-dir"]))
+    options = parser.parse_args(translate_spellings(words, ["--dataset", "--data-dir"]))
     names = [name for group in options.dataset or [DEFAULT] for name in group]
     prepare(names, options.data_dir, print_line)
     return 0

@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 
 from atomo.allocator import keep_freed_memory
-from atomo.arguments import parse
-from atomo.cli.explain_options import DESCRIPTION, ExplainOptions, ways_of
+from atomo.arguments import parse_arguments
+from atomo.cli.explain_options import DESCRIPTION, ExplainOptions, codec_reductions
 from atomo.codecs import make_codec
 from atomo.comm_types import COMM_TYPES
 from atomo.config import Settings
-from atomo.launch.place import canonical
+from atomo.launch.place import canonical_settings
 from atomo.launch.probes import subject_of
 from atomo.probing import Probe, write_probe
 from atomo.training.job import make_job
@@ -23,20 +23,20 @@ __all__ = ["main"]
 
 def main(words: Sequence[str]) -> int:
     """Measures with all other ranks; rank 0 writes the file."""
-    options = parse(ExplainOptions, words, "probe", DESCRIPTION)
+    options = parse_arguments(ExplainOptions, words, "probe", DESCRIPTION)
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     transport = connect("mpi")
-    found = probed_as(options, transport)
+    found = measure_communicators(options, transport)
     if transport.rank == 0:
         write_probe(Path(options.probe), subject_of(options, transport.size), found)
     return 0
 
 
-def probed_as(options: ExplainOptions, transport: Transport) -> Probe:
+def measure_communicators(options: ExplainOptions, transport: Transport) -> Probe:
     """Measures all communicators with all ranks together."""
-    job = make_job(canonical(settings_of(options, transport.size)), transport.size)
-    ways = [(make_codec(code), reduction) for code, reduction in ways_of(options)]
+    job = make_job(canonical_settings(settings_of(options, transport.size)), transport.size)
+    ways = [(make_codec(code), reduction) for code, reduction in codec_reductions(options)]
     return probe_job(
         job, transport, torch.device("cpu"), ways, options.repetitions, comm_types=COMM_TYPES
     )

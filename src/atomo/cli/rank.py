@@ -13,9 +13,9 @@ from atomo.allocator import keep_freed_memory
 from atomo.arguments import Parser
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.launch.given import given
-from atomo.launch.lines import Plain
-from atomo.launch.place import canonical, inherited
+from atomo.launch.given import parse_cli_settings
+from atomo.launch.lines import PlainLines
+from atomo.launch.place import canonical_settings, inherit_memory
 from atomo.launch.published_lines import PublishedLines
 from atomo.launch.streams import EVENT_MARK
 from atomo.training.events import Event, Failed, Fence, Met, to_json
@@ -33,16 +33,16 @@ torch (torch.distributed over gloo, by torchrun). --n is what the launcher says,
 def main(words: Sequence[str]) -> int:
     """Runs this rank to the end of its job."""
     as_json = list(words[:2]) == ["--events", "json"]
-    transport_name, options = split(words[2:] if as_json else words)
-    settings = given(options, "rank", DESCRIPTION).settings
+    transport_name, options = split_options(words[2:] if as_json else words)
+    settings = parse_cli_settings(options, "rank", DESCRIPTION).settings
     if not settings.train_dir:
         raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
-    settings = canonical(inherited(settings))
+    settings = canonical_settings(inherit_memory(settings))
     keep_freed_memory()
     asked_to_end: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))
     transport = connect(transport_name)  # the first that starts MPI, which only ranks may do
-    tell = teller(as_json, settings) if transport.rank == 0 else (lambda event: None)
+    tell = event_printer(as_json, settings) if transport.rank == 0 else (lambda event: None)
     if as_json:  # only a launcher can do something about it
         transport.set_remote_fence(lambda *process: tell(Fence(*process)))
         tell(Met())
@@ -51,7 +51,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def split(words: Sequence[str]) -> tuple[str, list[str]]:
+def split_options(words: Sequence[str]) -> tuple[str, list[str]]:
     """Returns the name of the transport, and the options of the run. Of the ranks that were
     launched some may wait. A number of ranks that is given counts, since it is the last; torchrun
     takes --n for an abbreviation of its own options.
@@ -66,12 +66,12 @@ def split(words: Sequence[str]) -> tuple[str, list[str]]:
     return known.transport, [*counts, *spares, *others]
 
 
-def teller(as_json: bool, settings: Settings) -> Callable[[Event], None]:
+def event_printer(as_json: bool, settings: Settings) -> Callable[[Event], None]:
     """Prints events: as lines of JSON for the launcher, or for people."""
     if not as_json and settings.log_format == "atomo":
         return PublishedLines(sys.stdout).show
     if not as_json:
-        return Plain(sys.stdout, settings.log_interval).show
+        return PlainLines(sys.stdout, settings.log_interval).show
 
     return partial(write, 1)
 

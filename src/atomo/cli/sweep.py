@@ -12,22 +12,29 @@ from typing import Final
 from atomo import setting_effects
 from atomo.arguments import to_arguments
 from atomo.config import Settings
-from atomo.effects import Effect, caution, tell_idle
+from atomo.effects import Effect, caution, report_idle
 from atomo.errors import ConfigError, Diverged
 from atomo.launch.console import report_console
-from atomo.launch.given import Given, given
-from atomo.launch.grid import axes_of, points
-from atomo.launch.mpirun import command
-from atomo.launch.place import located
-from atomo.launch.sweep import SweepTrial, best, measured, past, remember, results_table
-from atomo.launch.trials import Recorder, run_trial
+from atomo.launch.given import CliSettings, parse_cli_settings
+from atomo.launch.grid import axes_of, grid_points
+from atomo.launch.mpirun import mpirun_command
+from atomo.launch.place import resolve_settings
+from atomo.launch.sweep import (
+    SweepTrial,
+    append_trial,
+    best_trial,
+    read_trial,
+    read_trials,
+    results_table,
+)
+from atomo.launch.trials import QuietDisplay, run_trial
 from atomo.plain_file import read_whole
 from atomo.settings_file import SETTINGS_FILE, settings_text
 from atomo.tasks import make_task
 from atomo.training.run_folder import present
 from atomo.visible import visible
 
-__all__ = ["main", "sweep"]
+__all__ = ["main", "run_trials"]
 
 DESCRIPTION: Final = """\
 Trains once for each value of an option, and each combination of several; options are those of
@@ -42,8 +49,8 @@ Each trial has a folder in --train-dir. The same command goes on where it stoppe
 # Of a run, what trials have no use for.
 EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
     {
-        **setting_effects.EFFECTS,
-        # `evaluator` is given to every trial, by `trial_given`.
+        **setting_effects.TRAIN_EFFECTS,
+        # `evaluator` is given to every trial, by `trial_arguments`.
         "test_batch_size": Effect(
             lambda settings: settings.evaluator.lower() != "none",
             "trials are evaluated with --evaluator local alone; give it, or leave this out",
@@ -61,25 +68,27 @@ Run = Callable[[Settings], int]
 def main(words: Sequence[str]) -> int:
     """Runs the trials that are not done yet, and prints all."""
     axes, rest = axes_of(words)
-    base = given(rest, "sweep", DESCRIPTION)
+    base = parse_cli_settings(rest, "sweep", DESCRIPTION)
     if not axes:
         raise ConfigError("no option has several values; give some, as in --lr 2^-7..2^-1")
     folder = Path(base.settings.train_dir or default_folder(base.settings, base.name))
-    grid = {name_of(point): point for point in points(axes)}
-    trials_given = {name: trial_given(rest, point) for name, point in grid.items()}
+    grid = {point_name(point): point for point in grid_points(axes)}
+    trials_given = {name: trial_arguments(rest, point) for name, point in grid.items()}
     check_grid(trials_given, caution("sweep"))
-    planned = {name: placed(one, folder, name) for name, one in trials_given.items()}
+    planned = {name: place_trial(one, folder, name) for name, one in trials_given.items()}
     metric = make_task(base.settings.task).metrics[0]
-    code, trials = sweep(planned, folder, lambda one: run_trial(one, Recorder()))
+    code, trials = run_trials(planned, folder, lambda one: run_trial(one, QuietDisplay()))
     if trials:
         report_console(120).print(results_table(trials, metric))
     if not code:
-        first = best(trials, metric)
+        first = best_trial(trials, metric)
         sys.stdout.write(visible(advice(grid[first.name] if first else {})))
     return code
 
 
-def sweep(planned: Mapping[str, Settings], folder: Path, run: Run) -> tuple[int, list[SweepTrial]]:
+def run_trials(
+    planned: Mapping[str, Settings], folder: Path, run: Run
+) -> tuple[int, list[SweepTrial]]:
     """Runs what is planned and not done yet.
 
     Args:
@@ -90,38 +99,42 @@ def sweep(planned: Mapping[str, Settings], folder: Path, run: Run) -> tuple[int,
     Returns:
         The exit code, and the trials that are done.
     """
-    texts = {name: settings_text(checked(name, settings)) for name, settings in planned.items()}
+    texts = {
+        name: settings_text(checked_trial(name, settings)) for name, settings in planned.items()
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    done, trials = past(folder), list[SweepTrial]()
+    done, trials = read_trials(folder), list[SweepTrial]()
     for name, settings in planned.items():
         text = texts[name]
         if text not in done:
-            code = run(settings if is_of(text, settings) else replace(settings, resume="never"))
+            code = run(
+                settings if matches_settings(text, settings) else replace(settings, resume="never")
+            )
             if code not in (0, Diverged.exit_code):
                 return code, trials
             metric = make_task(settings.task).metrics[0]
-            done[text] = measured(name, text, Path(settings.train_dir), bool(code), metric)
-            remember(folder, done[text])
-            say(done[text])
+            done[text] = read_trial(name, text, Path(settings.train_dir), bool(code), metric)
+            append_trial(folder, done[text])
+            print_trial(done[text])
         trials.append(done[text])
     return 0, trials
 
 
-def checked(name: str, settings: Settings) -> Settings:
+def checked_trial(name: str, settings: Settings) -> Settings:
     """Returns the settings of a trial as its job gets them, checked before any trial is run.
 
     Raises:
         ConfigError: a setting does not hold; the message names the trial.
     """
     try:
-        found = located(settings)
-        command(found, to_arguments(found))
+        found = resolve_settings(settings)
+        mpirun_command(found, to_arguments(found))
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
     return found
 
 
-def check_grid(trials: Mapping[str, Given], say: Callable[[str], object]) -> None:
+def check_grid(trials: Mapping[str, CliSettings], report: Callable[[str], object]) -> None:
     """Says which options have no effect in any trial.
 
     Raises:
@@ -135,14 +148,14 @@ def check_grid(trials: Mapping[str, Given], say: Callable[[str], object]) -> Non
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
     shared = set(idle[0]).intersection(*idle)  # what one trial reads is not said of another
-    tell_idle(
-        {name: one for name, one in idle[0].items() if name in shared},
+    report_idle(
+        {name: effect for name, effect in idle[0].items() if name in shared},
         next(iter(trials.values())).options,
-        say,
+        report,
     )
 
 
-def is_of(text: str, settings: Settings) -> bool:
+def matches_settings(text: str, settings: Settings) -> bool:
     """True if what lies in the folder of a trial, if anything, is of these very settings."""
     kept = present(Path(settings.train_dir) / SETTINGS_FILE, read_whole, 0.0, time.sleep)
     return kept is None or kept.decode(errors="replace") == text
@@ -150,22 +163,22 @@ def is_of(text: str, settings: Settings) -> bool:
 
 def trial_settings(rest: Sequence[str], point: Mapping[str, str], folder: Path) -> Settings:
     """Returns the settings of one point of the grid."""
-    return placed(trial_given(rest, point), folder, name_of(point))
+    return place_trial(trial_arguments(rest, point), folder, point_name(point))
 
 
-def placed(trial: Given, folder: Path, name: str) -> Settings:
+def place_trial(trial: CliSettings, folder: Path, name: str) -> Settings:
     """Returns the settings of a trial in a folder of its own."""
     return replace(trial.settings, train_dir=str(folder / name))
 
 
-def trial_given(rest: Sequence[str], point: Mapping[str, str]) -> Given:
+def trial_arguments(rest: Sequence[str], point: Mapping[str, str]) -> CliSettings:
     """Returns what one point of the grid gives, as a command line of its own would."""
     evaluator = [] if any(word.startswith("--evaluator") for word in rest) else ["--evaluator=none"]
     words = [*rest, *evaluator, *(f"{option}={value}" for option, value in point.items())]
-    return given(words, "sweep", DESCRIPTION)
+    return parse_cli_settings(words, "sweep", DESCRIPTION)
 
 
-def name_of(point: Mapping[str, str]) -> str:
+def point_name(point: Mapping[str, str]) -> str:
     """Returns a name for a folder: lr=0.5,momentum=0.9."""
     named = ",".join(f"{option.removeprefix('--')}={value}" for option, value in point.items())
     return named.replace(" ", "")
@@ -177,7 +190,7 @@ def default_folder(settings: Settings, name: str) -> Path:
     return Path("runs") / f"sweep-{what}"
 
 
-def say(trial: SweepTrial) -> None:
+def print_trial(trial: SweepTrial) -> None:
     """One line, as soon as a trial is done."""
     loss = "diverged" if trial.loss is None else f"loss {trial.loss:.4f}"
     sys.stdout.write(visible(f"{trial.name}: {loss} after {trial.steps} steps\n"))

@@ -12,16 +12,16 @@ from typing import Final, final
 from rich.table import Table
 
 from atomo import setting_effects
-from atomo.arguments import Parser, flag, number, translated
+from atomo.arguments import Parser, flag, number_converter, translate_spellings
 from atomo.bounds import ANY, COUNT, check
 from atomo.config import Settings
 from atomo.effects import Effect, caution
 from atomo.errors import ConfigError
 from atomo.launch.console import report_console
-from atomo.launch.given import given
-from atomo.launch.place import located
+from atomo.launch.given import parse_cli_settings
+from atomo.launch.place import resolve_settings
 from atomo.launch.text import bytes_text
-from atomo.launch.trials import Recorder, run_trial
+from atomo.launch.trials import QuietDisplay, run_trial
 from atomo.training.events import StepDone
 
 __all__ = ["MeasuredSteps", "Speed", "main", "speed"]
@@ -48,7 +48,7 @@ OWN: Final[Effect[Settings]] = Effect(
 # Of a run, what this command sets itself.
 EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
     {
-        **setting_effects.EFFECTS,
+        **setting_effects.TRAIN_EFFECTS,
         **dict.fromkeys(("max_steps", "epochs"), STEPS),
         **dict.fromkeys(
             ("train_dir", "evaluator", "test_batch_size", "eval_freq", "checkpoint_every",
@@ -92,49 +92,49 @@ class Speed:
 
 def main(words: Sequence[str]) -> int:
     """Measures and prints."""
-    plan, rest = planned(words)
-    run = given(["--dataset=Noise", *rest], "throughput", DESCRIPTION)
+    plan, rest = plan_steps(words)
+    run = parse_cli_settings(["--dataset=Noise", *rest], "throughput", DESCRIPTION)
     run.check(caution("throughput"), EFFECTS)
     base = run.settings
-    located(base)  # what is wrong with it is said now, not when the dense run is over
+    resolve_settings(base)  # what is wrong with it is said now, not when the dense run is over
     found = []
-    for settings in compared(base):
-        code, steps = job(settings, plan.steps)
+    for settings in compared_runs(base):
+        code, steps = run_job(settings, plan.steps)
         if code:
             return code
-        found.append(speed(codecs_of(settings), steps, plan))
+        found.append(speed(given_codecs(settings), steps, plan))
     report_console(120).print(table(found, base))
     return 0
 
 
-def compared(base: Settings) -> list[Settings]:
+def compared_runs(base: Settings) -> list[Settings]:
     """The dense run, and the one that was asked for if it is another."""
     dense = replace(base, code=DENSE, code_schedule="", code_for="", error_budget=None,
                     memory="auto", warmup_epochs=0, compress_ratio=None)  # fmt: skip
     return [dense] if dense.resolved() == base.resolved() else [dense, base]
 
 
-def codecs_of(settings: Settings) -> str:
+def given_codecs(settings: Settings) -> str:
     """Returns all that a run sends with, as it was given."""
     served = settings.code_schedule or settings.code
     return f"{served}; {settings.code_for}" if settings.code_for else served
 
 
-def planned(words: Sequence[str]) -> tuple[MeasuredSteps, list[str]]:
+def plan_steps(words: Sequence[str]) -> tuple[MeasuredSteps, list[str]]:
     """Returns the numbers of steps to measure, and the options of the run."""
     own = Parser(prog="atomo throughput", add_help=False, allow_abbrev=False,
                  argument_default=argparse.SUPPRESS)  # fmt: skip
     names = [flag(one.name) for one in fields(MeasuredSteps)]
     for name in names:
-        own.add_argument(name, type=number(int, "a whole number"))
-    known, rest = own.parse_known_args(translated(words, names))
+        own.add_argument(name, type=number_converter(int, "a whole number"))
+    known, rest = own.parse_known_args(translate_spellings(words, names))
     return MeasuredSteps(**vars(known)), rest
 
 
-def job(settings: Settings, steps: int) -> tuple[int, list[StepDone]]:
+def run_job(settings: Settings, steps: int) -> tuple[int, list[StepDone]]:
     """Trains in a folder that is gone afterwards; the exit code, and the steps that were taken."""
     with tempfile.TemporaryDirectory(prefix="atomo-throughput-") as folder:
-        recorder = Recorder()
+        recorder = QuietDisplay()
         short = replace(
             settings, train_dir=str(Path(folder) / "run"), evaluator="none", max_steps=steps,
             eval_freq=steps, keep_checkpoints=1, epochs=steps, resume="never",

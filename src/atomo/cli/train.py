@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from atomo.effects import caution
 from atomo.launch.console import report_console
-from atomo.launch.given import given
+from atomo.launch.given import parse_cli_settings
 from atomo.launch.launcher import launch
 
 __all__ = ["main"]
@@ -22,6 +22,6 @@ checkpoint and ends; twice ends at once."""
 
 def main(words: Sequence[str]) -> int:
     """Trains, and returns the exit code."""
-    run = given(words, "train", DESCRIPTION)
+    run = parse_cli_settings(words, "train", DESCRIPTION)
     run.check(caution("train"))
     return launch(run.settings, report_console(None), run.name)

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Final
 
-from atomo.data.base import Dataset, Source, Split
+from atomo.data.base import Dataset, DatasetSource, Split
 from atomo.data.hashing import epoch_seed
 from atomo.names import resolve
 from atomo.tables import Table
 
 __all__ = ["DATASETS", "Dataset", "Source", "Split", "epoch_seed", "load_dataset"]
 
-DATASETS: Final[Table[Source]] = Table(
+DATASETS: Final[Table[DatasetSource]] = Table(
     __name__,
     {
         "Digits": "digits:DIGITS",

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int64
 
 from atomo.errors import ConfigError, DataError
 
-__all__ = ["Dataset", "DatasetMissing", "Source", "Split", "missing", "require_size"]
+__all__ = ["Dataset", "DatasetMissing", "DatasetSource", "Split", "missing", "require_size"]
 
 
 class Split(ABC):
@@ -68,7 +68,7 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSource:
     """A data set that can be asked for."""
 
     name: str
@@ -92,7 +92,7 @@ class DatasetMissing(DataError):
     """A data set is in none of the places where it is looked for."""
 
 
-def missing(source: Source, data_dir: Path, looked: Sequence[str]) -> DatasetMissing:
+def missing(source: DatasetSource, data_dir: Path, looked: Sequence[str]) -> DatasetMissing:
     """Returns the error for a data set that is not there."""
     remedy = "put " + source.by_hand.format(data_dir=data_dir)
     if source.fetch:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import torch
 
 from atomo.data.arrays import ArraySplit, CropFlip, Normalisation, in_memory
-from atomo.data.base import Dataset, Source, missing, require_size
+from atomo.data.base import Dataset, DatasetSource, missing, require_size
 from atomo.data.files import require_classes
 from atomo.data.folder import find_trees, small_dataset
 from atomo.data.official import original, require_intact
@@ -116,7 +116,7 @@ def fetch(variant: Variant, data_dir: Path) -> None:
     variant.original(str(data_dir), download=True)
 
 
-CIFAR10 = Source(
+CIFAR10 = DatasetSource(
     name=TEN.name,
     input_shape=SHAPE,
     classes=TEN.classes,
@@ -128,7 +128,7 @@ CIFAR10 = Source(
     fetch=partial(fetch, TEN),
     host=TEN.host,
 )
-CIFAR100 = Source(
+CIFAR100 = DatasetSource(
     name=HUNDRED.name,
     input_shape=SHAPE,
     classes=HUNDRED.classes,

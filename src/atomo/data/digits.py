@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from atomo.data.arrays import ArraySplit, Normalisation, in_memory
-from atomo.data.base import Dataset, Source, require_size
+from atomo.data.base import Dataset, DatasetSource, require_size
 from atomo.errors import DataError
 
 __all__ = ["DIGITS"]
@@ -33,7 +33,7 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
     images, labels = original()
     smooth = F.interpolate(images, SHAPE[1:], mode="bilinear", align_corners=False)
     pixels = (smooth * (255 / WHITE)).round().to(torch.uint8)
-    test = held_out(labels)
+    test = mark_test_images(labels)
     train, test_split = (
         ArraySplit(in_memory(pixels[chosen]), labels[chosen], NORMALISATION)
         for chosen in (~test, test)
@@ -63,7 +63,7 @@ def shipped() -> Path:
     return path
 
 
-def held_out(labels: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
+def mark_test_images(labels: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
     """Marks every fifth image, counted through the classes one after the other, as a test image.
 
     Counting on from class to class gives 360 test images, a fifth of each class to within one. It
@@ -75,7 +75,7 @@ def held_out(labels: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
     return test
 
 
-DIGITS = Source(
+DIGITS = DatasetSource(
     name="Digits",
     input_shape=SHAPE,
     classes=10,

@@ -13,14 +13,14 @@ from PIL import Image
 from torch import Tensor
 
 from atomo.errors import DataError
-from atomo.plain_file import opened
+from atomo.plain_file import open_plain
 
 __all__ = [
     "CACHE_BYTES",
     "Decoded",
     "Tree",
     "common_size",
-    "decode",
+    "decode_image",
     "header_size",
     "list_tree",
     "require_classes",
@@ -80,14 +80,14 @@ def require_classes(expected: Sequence[str], found: Sequence[str], root: Path) -
         raise DataError(f"{root / odd[0]} is no class; there are {', '.join(expected)}"[:500])
 
 
-def decode(path: str) -> UInt8[Tensor, "3 h w"]:
+def decode_image(path: str) -> UInt8[Tensor, "3 h w"]:
     """Returns the pixels of one image, in RGB.
 
     Raises:
         DataError: it cannot be read, or has more than 8 bits a channel.
     """
     try:
-        with opened(Path(path), linked=True) as file, Image.open(file) as image:
+        with open_plain(Path(path), linked=True) as file, Image.open(file) as image:
             if image.mode.startswith(("I", "F")):  # Pillow would clip them to 8 bits
                 raise DataError(f"cannot read image {path}: more than 8 bits a channel")
             plain = image.convert("RGBA") if "transparency" in image.info else image
@@ -116,7 +116,7 @@ def common_size(paths: Iterable[str]) -> tuple[int, int] | None:
 def header_size(path: str) -> tuple[int, int]:
     """Height and width, without decoding the pixels."""
     try:
-        with opened(Path(path), linked=True) as file, Image.open(file) as image:
+        with open_plain(Path(path), linked=True) as file, Image.open(file) as image:
             return image.height, image.width
     except Exception as error:  # as above
         raise DataError(f"cannot read image {path}: {error}") from error
@@ -149,7 +149,7 @@ class Decoded:
 
     def decode(self, index: int) -> UInt8[Tensor, "3 h w"]:
         """Decodes one image and checks its size."""
-        image = decode(self.paths[index])
+        image = decode_image(self.paths[index])
         if image.shape[1:] != self.size:
             (h, w), (height, width) = image.shape[1:], self.size
             raise DataError(f"{self.paths[index]} is {h}x{w}, and should be {height}x{width}")

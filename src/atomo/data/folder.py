@@ -7,13 +7,13 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from atomo.data.arrays import ArraySplit, CropFlip, Normalisation
-from atomo.data.base import Dataset, Source, missing
+from atomo.data.base import Dataset, DatasetSource, missing
 from atomo.data.files import (
     CACHE_BYTES,
     Decoded,
     Tree,
     common_size,
-    decode,
+    decode_image,
     header_size,
     list_tree,
     require_classes,
@@ -88,7 +88,7 @@ def photo_dataset(
 
     def split(tree: Tree, augment: bool) -> PhotoSplit:
         def afresh(index: int) -> UInt8[Tensor, "3 h w"]:
-            return decode(tree.paths[index])
+            return decode_image(tree.paths[index])
 
         read = afresh
         if size and fits(trees, size):
@@ -105,7 +105,7 @@ def fits(trees: tuple[Tree, Tree], size: tuple[int, int]) -> bool:
     return sum(len(tree.paths) for tree in trees) * 3 * size[0] * size[1] <= CACHE_BYTES
 
 
-FOLDER = Source(
+FOLDER = DatasetSource(
     name="Folder",
     input_shape=None,
     classes=None,

@@ -17,7 +17,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from atomo.errors import DataError
-from atomo.plain_file import memory_bytes, opened
+from atomo.plain_file import memory_bytes, open_plain
 
 __all__ = ["read_idx"]
 
@@ -52,7 +52,7 @@ def read_bytes(path: Path, start: int) -> bytearray:
     has more than the `start` bytes at its beginning say, or less, not all of it.
     """
     try:
-        with opened(path, linked=True) as plain, unpacked(path, plain) as file:
+        with open_plain(path, linked=True) as plain, unpacked(path, plain) as file:
             content = bytearray(file.read(start))
             if len(content) == start:
                 left = 1 + math.prod(struct.unpack(f">{(start - 4) // 4}I", content[4:start]))

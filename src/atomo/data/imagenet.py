@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from atomo.data.base import Dataset, Source, missing
+from atomo.data.base import Dataset, DatasetSource, missing
 from atomo.data.folder import find_trees, photo_dataset
-from atomo.data.imagenet_archives import ARCHIVES, unpack
+from atomo.data.imagenet_archives import ARCHIVES, unpack_archives
 from atomo.data.photos import PHOTO_SIZE, photo_shape
 
 __all__ = ["IMAGENET"]
@@ -21,12 +21,12 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
     raise missing(IMAGENET, data_dir, [f"{root}/train and {root}/val" for root in roots])
 
 
-IMAGENET = Source(
+IMAGENET = DatasetSource(
     name="ImageNet",
     input_shape=(3, PHOTO_SIZE, PHOTO_SIZE),
     classes=None,  # a subset of the classes is common
     load=load,
-    unpack=lambda data_dir: unpack(data_dir / "imagenet") or unpack(data_dir),
+    unpack=lambda data_dir: unpack_archives(data_dir / "imagenet") or unpack_archives(data_dir),
     by_hand=(
         "the ILSVRC2012 images, which image-net.org gives out to those who register, in "
         "{data_dir}/imagenet/train/CLASS/ and {data_dir}/imagenet/val/CLASS/, or its "

@@ -14,7 +14,7 @@ from typing import Final
 
 from atomo.errors import DataError
 
-__all__ = ["ARCHIVES", "unpack"]
+__all__ = ["ARCHIVES", "unpack_archives"]
 
 TRAIN: Final = "ILSVRC2012_img_train.tar"
 VAL: Final = "ILSVRC2012_img_val.tar"
@@ -24,7 +24,7 @@ TRUTH: Final = "data/ILSVRC2012_validation_ground_truth.txt"
 CLASSES: Final = "data/meta.mat"
 
 
-def unpack(root: Path) -> bool:
+def unpack_archives(root: Path) -> bool:
     """Makes `root`/train/CLASS/* and `root`/val/CLASS/* from the archives in `root`.
 
     A folder that is there is left alone; one that is not whole has another name. The archives stay.

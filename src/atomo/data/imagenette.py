@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from atomo.data.base import Dataset, Source, missing
+from atomo.data.base import Dataset, DatasetSource, missing
 from atomo.data.files import require_classes
 from atomo.data.folder import find_trees, photo_dataset
 from atomo.data.official import original
@@ -34,7 +34,7 @@ def fetch(data_dir: Path) -> None:
     original("Imagenette")(str(data_dir), split="train", size="full", download=True)
 
 
-IMAGENETTE = Source(
+IMAGENETTE = DatasetSource(
     name="Imagenette",
     input_shape=(3, PHOTO_SIZE, PHOTO_SIZE),
     classes=len(CLASSES),

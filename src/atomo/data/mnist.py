@@ -8,7 +8,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from atomo.data.arrays import ArraySplit, Normalisation, in_memory
-from atomo.data.base import Dataset, Source, missing, require_size
+from atomo.data.base import Dataset, DatasetSource, missing, require_size
 from atomo.data.idx import read_idx
 from atomo.data.official import original
 from atomo.errors import DataError
@@ -87,7 +87,7 @@ def host() -> str:
     return " or ".join(str(urlsplit(mirror).hostname) for mirror in original("MNIST").mirrors)
 
 
-MNIST = Source(
+MNIST = DatasetSource(
     name="MNIST",
     input_shape=SHAPE,
     classes=CLASSES,

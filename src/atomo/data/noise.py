@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Generator, Tensor
 
-from atomo.data.base import Dataset, Source, Split
+from atomo.data.base import Dataset, DatasetSource, Split
 
 __all__ = ["NOISE"]
 
@@ -51,4 +51,6 @@ def split(shape: tuple[int, int, int], images: int, seed: int) -> NoiseSplit:
     return NoiseSplit(drawn, torch.randint(CLASSES, (DRAWN,), generator=generator), images)
 
 
-NOISE = Source("Noise", (3, SIDE, SIDE), CLASSES, load, by_hand="nothing anywhere: it is drawn")
+NOISE = DatasetSource(
+    "Noise", (3, SIDE, SIDE), CLASSES, load, by_hand="nothing anywhere: it is drawn"
+)

@@ -29,7 +29,7 @@ from atomo.data.photos import (
 from atomo.errors import ConfigError
 from atomo.names import resolve
 
-__all__ = ["PREPARATIONS", "Preparation", "prepared"]
+__all__ = ["PREPARATIONS", "Preparation", "prepare_images"]
 
 HALF = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 SMALLEST: Final = 8  # pixels a side; a blur needs a few
@@ -80,7 +80,7 @@ PREPARATIONS: Final[Mapping[str, Preparation]] = MappingProxyType(
 )
 
 
-def prepared(data: Dataset, name: str, image_size: int | None) -> Dataset:
+def prepare_images(data: Dataset, name: str, image_size: int | None) -> Dataset:
     """Returns the same images, prepared in another way; `image_size` pixels a side, or 224.
 
     Raises:

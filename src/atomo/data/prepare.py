@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 
 from atomo.data import DATASETS
-from atomo.data.base import DatasetMissing, Source
+from atomo.data.base import DatasetMissing, DatasetSource
 from atomo.errors import ConfigError, DataError
 from atomo.names import resolve
 
@@ -43,7 +43,7 @@ def prepare(names: Sequence[str], data_dir: Path, report: Report) -> None:
         raise ConfigError("; ".join(by_hand))
 
 
-def prepare_one(source: Source, data_dir: Path, report: Report) -> None:
+def prepare_one(source: DatasetSource, data_dir: Path, report: Report) -> None:
     """Fetches one data set if it is not there.
 
     Raises:
@@ -67,7 +67,7 @@ def prepare_one(source: Source, data_dir: Path, report: Report) -> None:
 
 
 def fetch(
-    source: Source, download: Callable[[Path], None], data_dir: Path, problem: DataError
+    source: DatasetSource, download: Callable[[Path], None], data_dir: Path, problem: DataError
 ) -> None:
     """Downloads a data set, and says what to do if that fails."""
     try:

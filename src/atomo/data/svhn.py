@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 import torch
 
 from atomo.data.arrays import ArraySplit, CropFlip, Normalisation, in_memory
-from atomo.data.base import Dataset, Source, missing, require_size
+from atomo.data.base import Dataset, DatasetSource, missing, require_size
 from atomo.data.official import original, require_intact
 
 __all__ = ["SVHN"]
@@ -53,7 +53,7 @@ def host() -> str:
     return str(urlsplit(original("SVHN").split_list["train"][0]).hostname)
 
 
-SVHN = Source(
+SVHN = DatasetSource(
     name="SVHN",
     input_shape=SHAPE,
     classes=CLASSES,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from atomo.coding import AUTO, needed_memory
+from atomo.coding import AUTO_CODEC, required_memory
 from atomo.errors import ConfigError
 from atomo.integrations.decay import NO_DECAY, Decay
 from atomo.integrations.options import GATHERS, HookOptions
@@ -115,7 +115,7 @@ def move_adam(
     if not made_by_memory(choice):
         return choice, None
     if reason:
-        if choice.memory == AUTO:
+        if choice.memory == AUTO_CODEC:
             return choice, None
         raise ConfigError(f"memory {choice.memory_spec} makes the update of Adam, and {reason}")
     return moved(choice, settings_of(optimizer.param_groups[0])), PlainStep(optimizer)
@@ -123,11 +123,11 @@ def move_adam(
 
 def made_by_memory(choice: HookOptions) -> bool:
     """True if the memory that is given, or is the default beside Adam, makes the update."""
-    if choice.memory != AUTO:
+    if choice.memory != AUTO_CODEC:
         return choice.memory_kind.makes_update
     if choice.low_rank:
         return False
-    return kind_of(needed_memory(choice.codecs, GATHERS, 0.0, "adam")).makes_update
+    return kind_of(required_memory(choice.codecs, GATHERS, 0.0, "adam")).makes_update
 
 
 def unserved(optimizer: Optimizer, *, scaled: bool) -> str:
@@ -154,7 +154,7 @@ def moved(choice: HookOptions, settings: tuple[float, float, float]) -> HookOpti
     Raises:
         ConfigError: the memory has others of its own.
     """
-    if choice.memory in (AUTO, EfficientAdam.id):
+    if choice.memory in (AUTO_CODEC, EfficientAdam.id):
         own = EfficientAdam(*settings).spec
         return replace(choice, memory=own, plain_step=True)
     given = choice.memory if isinstance(choice.memory, Memory) else make_memory(choice.memory)
@@ -169,7 +169,7 @@ def moved(choice: HookOptions, settings: tuple[float, float, float]) -> HookOpti
 def warn_of_adam(choice: HookOptions, optimizers: Sequence[Optimizer], rank: int) -> None:
     """Warns on rank 0 where a hook is given an Adam that `wrap_optimizer` would serve better."""
     served = any(not unserved(one, scaled=False) for one in optimizers)
-    if rank == 0 and served and choice.memory == AUTO and made_by_memory(choice):
+    if rank == 0 and served and choice.memory == AUTO_CODEC and made_by_memory(choice):
         warnings.warn(
             f"a hook leaves the step to Adam, which loses more with {choice.spec} than what "
             "atomo.wrap_optimizer takes by default, memory 'adam'; here dense_steps= or "

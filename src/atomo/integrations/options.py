@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atomo.codecs import Codec, Law
 from atomo.codecs.dense_fallback import DENSE
-from atomo.coding import needed_memory
+from atomo.coding import required_memory
 from atomo.communicators.collective import Collective
 from atomo.communicators.compressor import Compressor
 from atomo.communicators.hosts import find_hosts
@@ -122,7 +122,7 @@ class HookOptions:
         named = self.spec.named
         own = None if named is None else named.default_memory(self.momentum)
         if self.phases:
-            return canonical_memory(own or needed_memory(self.codecs, GATHERS, self.momentum))
+            return canonical_memory(own or required_memory(self.codecs, GATHERS, self.momentum))
         return canonical_memory(own or default_memory(self.codec, self.momentum))
 
     @property

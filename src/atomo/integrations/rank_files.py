@@ -16,8 +16,8 @@ from torch import Tensor
 from atomo.errors import CheckpointError
 from atomo.integrations.exchange import FACTORS, Exchange
 from atomo.integrations.memories import claimed
-from atomo.models.tensor_files import DAMAGED
-from atomo.plain_file import opened
+from atomo.models.tensor_files import READ_ERRORS
+from atomo.plain_file import open_plain
 from atomo.training.run_folder import Staging
 
 __all__ = ["exists", "load_ranks", "save_rank"]
@@ -102,7 +102,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         CheckpointError: there is none, or it is damaged.
     """
     try:
-        with opened(path, linked=True), safe_open(path, "pt") as file:
+        with open_plain(path, linked=True), safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             about: dict[str, Any] = json.loads(file.metadata()[ABOUT])
     except FileNotFoundError as error:
@@ -110,7 +110,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{path} is missing: every rank writes one where the checkpoint is saved, and reads "
             "those of the ranks that it takes over"
         ) from error
-    except (OSError, RecursionError, TypeError, *DAMAGED) as error:
+    except (OSError, RecursionError, TypeError, *READ_ERRORS) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     if not isinstance(about, dict) or not {"format", "ranks", "step", "memory"} <= about.keys():
         raise CheckpointError(f"{path} is damaged: it says no more than {str(about)[:200]}")

@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from atomo.devices import stages, to_device
+from atomo.devices import to_device, uses_pinned_memory
 
 __all__ = ["joined", "stacked"]
 
@@ -42,6 +42,6 @@ def room(vectors: Sequence[torch.Tensor], device: torch.device, *size: int) -> t
     pinned where that lets nobody wait for the copy to the device.
     """
     there = all(vector.device == device for vector in vectors)
-    pinned = stages(device) and not there
+    pinned = uses_pinned_memory(device) and not there
     home = device if there else torch.device("cpu")
     return torch.zeros(*size, dtype=vectors[0].dtype, device=home, pin_memory=pinned)

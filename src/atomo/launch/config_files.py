@@ -7,7 +7,7 @@ from typing import Final
 from atomo.errors import ConfigError
 from atomo.names import nearest
 
-__all__ = ["config_file", "published"]
+__all__ = ["config_file", "published_configs"]
 
 FOLDER: Final = "configs"
 
@@ -24,11 +24,11 @@ def config_file(given: Path) -> Path:
     if (found := root() / given).is_file():
         return found
     raise ConfigError(
-        f"--config {given}: there is no such file; {nearest(str(given), published())}"
+        f"--config {given}: there is no such file; {nearest(str(given), published_configs())}"
     )
 
 
-def published() -> list[str]:
+def published_configs() -> list[str]:
     """Returns the names of the published files, such as configs/cifar/resnet20.toml."""
     return sorted(str(path.relative_to(root())) for path in (root() / FOLDER).rglob("*.toml"))
 

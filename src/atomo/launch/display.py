@@ -34,14 +34,14 @@ from atomo.training.events import (
 )
 from atomo.visible import visible
 
-__all__ = ["Live"]
+__all__ = ["LivePanel"]
 
 REFRESH_PER_S = 5
 ECHO = "^C^C"  # what a terminal shows of Ctrl-C must not wrap: the panel would lose its place
 
 
 @final
-class Live:
+class LivePanel:
     """A panel that stays in place, with whatever else is said scrolling by above it."""
 
     def __init__(self, console: Console) -> None:

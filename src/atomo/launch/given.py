@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, final
 
-from atomo.arguments import Parser, parse
+from atomo.arguments import Parser, parse_arguments
 from atomo.coding import check_code
 from atomo.config import Settings
-from atomo.effects import Effect, tell_idle, without_effect
+from atomo.effects import Effect, report_idle, without_effect
 from atomo.launch.config_files import config_file
-from atomo.launch.slurm import tasks
-from atomo.setting_effects import EFFECTS
-from atomo.settings_file import name_of, read_settings
-from atomo.tasks import chosen
+from atomo.launch.slurm import count_tasks
+from atomo.setting_effects import TRAIN_EFFECTS
+from atomo.settings_file import config_name, read_settings
+from atomo.tasks import choose_workload
 
-__all__ = ["CONFIG_HELP", "Given", "given"]
+__all__ = ["CONFIG_HELP", "CliSettings", "parse_cli_settings"]
 
 CONFIG_HELP = """\
 --config FILE.toml ...: settings from files; later ones win, and options win over all.
@@ -24,7 +24,7 @@ The published ones, configs/..., are found from every folder."""
 
 @final
 @dataclass(frozen=True)
-class Given:
+class CliSettings:
     """Settings as the user gave them: files and options."""
 
     settings: Settings
@@ -33,7 +33,9 @@ class Given:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the command line itself, by field of Settings."""
 
-    def idle(self, table: Mapping[str, Effect[Settings]] = EFFECTS) -> dict[str, Effect[Settings]]:
+    def idle(
+        self, table: Mapping[str, Effect[Settings]] = TRAIN_EFFECTS
+    ) -> dict[str, Effect[Settings]]:
         """Returns the options of the command line that have no effect.
 
         Raises:
@@ -48,7 +50,7 @@ class Given:
             check_code(self.options["code"], self.settings.code_schedule)
 
     def check(
-        self, say: Callable[[str], object], table: Mapping[str, Effect[Settings]] = EFFECTS
+        self, say: Callable[[str], object], table: Mapping[str, Effect[Settings]] = TRAIN_EFFECTS
     ) -> None:
         """Says which options of the command line have no effect.
 
@@ -56,10 +58,10 @@ class Given:
             ConfigError: one of them was meant to have one, or settings contradict each other.
         """
         self.check_codes()
-        tell_idle(self.idle(table), self.options, say)
+        report_idle(self.idle(table), self.options, say)
 
 
-def given(words: Sequence[str], command: str, description: str) -> Given:
+def parse_cli_settings(words: Sequence[str], command: str, description: str) -> CliSettings:
     """Returns the settings that a command line describes, over those of its files.
 
     Raises:
@@ -76,8 +78,8 @@ def given(words: Sequence[str], command: str, description: str) -> Given:
         said.update(options)
         told = {**files, **options}
         if told.get("slurm") and "n" not in told:  # who asks for tasks wants them all
-            told["n"] = tasks() - told.get("spares", 0)
-        return chosen(**told)
+            told["n"] = count_tasks() - told.get("spares", 0)
+        return choose_workload(**told)
 
-    settings = parse(Settings, options, command, f"{description}\n\n{CONFIG_HELP}", build)
-    return Given(settings, name_of(known.config), said)
+    settings = parse_arguments(Settings, options, command, f"{description}\n\n{CONFIG_HELP}", build)
+    return CliSettings(settings, config_name(known.config), said)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields
 from itertools import product
 from typing import Final, final, get_args, get_type_hints
 
-from atomo.arguments import flag, translated
+from atomo.arguments import flag, translate_spellings
 from atomo.config import Settings
 from atomo.errors import ConfigError
 
-__all__ = ["Axis", "axes_of", "points"]
+__all__ = ["Axis", "axes_of", "grid_points"]
 
 POWERS: Final = re.compile(r"(\d{1,9})\^(-?\d{1,9})\.\.(\d{1,9})\^(-?\d{1,9})")
 MOST: Final = 1000  # values of a range; nobody trains so often
@@ -39,8 +39,8 @@ def axes_of(words: Sequence[str]) -> tuple[list[Axis], list[str]]:
     """
     axes: list[Axis] = []
     rest: list[str] = []
-    for option, value in paired(words):
-        values = () if value is None else several(option, value)
+    for option, value in option_pairs(words):
+        values = () if value is None else axis_values(option, value)
         if len(values) > 1:
             axes.append(Axis(option, values))
         else:  # joined, for a value may be empty or begin with a dash
@@ -51,16 +51,16 @@ def axes_of(words: Sequence[str]) -> tuple[list[Axis], list[str]]:
     return axes, rest
 
 
-def points(axes: Sequence[Axis]) -> Iterator[dict[str, str]]:
+def grid_points(axes: Sequence[Axis]) -> Iterator[dict[str, str]]:
     """Yields every combination, by option; the last axis moves first."""
     for values in product(*(axis.values for axis in axes)):
         yield dict(zip((axis.option for axis in axes), values, strict=True))
 
 
-def paired(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+def option_pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yields each option with its value, which may be empty, and words without one, with None."""
     ours = [flag(field.name) for field in fields(Settings)]
-    left = list(translated(words, ours))
+    left = list(translate_spellings(words, ours))
     while left:
         word = left.pop(0)
         name, equals, value = word.partition("=")
@@ -72,16 +72,16 @@ def paired(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield name, None if not left or left[0].startswith("--") else left.pop(0)
 
 
-def several(option: str, value: str) -> tuple[str, ...]:
+def axis_values(option: str, value: str) -> tuple[str, ...]:
     """Returns the values that one word stands for."""
     if option == CODECS:
         return tuple(code.strip() for code in value.split(";") if code.strip()) or (value,)
-    if option not in numeric():
+    if option not in numeric_options():
         return (value,)
-    return tuple(one for part in value.split(",") for one in powers(option, part.strip()))
+    return tuple(one for part in value.split(",") for one in expand_powers(option, part.strip()))
 
 
-def powers(option: str, part: str) -> tuple[str, ...]:
+def expand_powers(option: str, part: str) -> tuple[str, ...]:
     """Returns the powers of a range; of anything else, itself."""
     found = POWERS.fullmatch(part)
     if found is None:
@@ -103,7 +103,7 @@ def number(value: float) -> str:
     return str(int(value)) if value.is_integer() else repr(value)
 
 
-def numeric() -> frozenset[str]:
+def numeric_options() -> frozenset[str]:
     """Returns the options that take numbers."""
     hints = get_type_hints(Settings)
     return frozenset(

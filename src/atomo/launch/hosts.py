@@ -15,7 +15,7 @@ from typing import Final
 from atomo.errors import ConfigError
 from atomo.plain_file import read_text
 
-__all__ = ["HERE", "Host", "assign", "left", "read_hosts"]
+__all__ = ["HERE", "Host", "assign_processes", "read_hosts", "remaining_hosts"]
 
 HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -68,7 +68,7 @@ def parse_line(line: str, where: str) -> Host:
     return Host(name, int(slots[1]) if slots else None)
 
 
-def assign(
+def assign_processes(
     hosts: Sequence[Host], processes: int, source: str = "the host file"
 ) -> list[tuple[str, int]]:
     """Counts the processes of each host: dealt out in turn, so that the master is on the first.
@@ -85,25 +85,25 @@ def assign(
     limits: dict[str, float] = dict.fromkeys(counts, 0)
     for host in hosts:  # one that is named twice has the slots of both lines
         limits[host.name] += inf if host.slots is None else host.slots
-    left = processes
-    while left:
+    unplaced = processes
+    while unplaced:
         open_hosts = [name for name, limit in limits.items() if counts[name] < limit]
         if not open_hosts:
-            total = processes - left
+            total = processes - unplaced
             raise ConfigError(f"--n {processes}, but {source} has slots for {total} processes")
-        for name in open_hosts[:left]:
+        for name in open_hosts[:unplaced]:
             counts[name] += 1
-        left -= len(open_hosts[:left])
+        unplaced -= len(open_hosts[:unplaced])
     return [(name, count) for name, count in counts.items() if count]
 
 
-def left(hosts: Sequence[Host], away: Collection[str]) -> list[Host]:
+def remaining_hosts(hosts: Sequence[Host], away: Collection[str]) -> list[Host]:
     """Returns the hosts but for those that are away.
 
     Raises:
         ConfigError: there are none.
     """
-    found = [host for host in hosts if host.name not in away]
-    if not found:
+    present = [host for host in hosts if host.name not in away]
+    if not present:
         raise ConfigError(f"of the hosts {', '.join(sorted(away))} none answers")
-    return found
+    return present

@@ -9,14 +9,14 @@ __all__ = [
     "FAREWELL",
     "NO_ROOM_FOR_MPI",
     "WITHOUT_END",
-    "abandoned",
-    "afterwards",
-    "apart",
-    "ended_words",
-    "last_words",
-    "lingers",
-    "refused",
-    "stopped",
+    "evaluator_failed_text",
+    "hanging_text",
+    "killed_text",
+    "lost_after_end_text",
+    "mpirun_hanging_text",
+    "never_met_text",
+    "no_ranks_text",
+    "stopped_text",
 ]
 
 
@@ -33,12 +33,12 @@ FAREWELL: Final = (
 )
 
 
-def afterwards(code: int) -> str:
+def lost_after_end_text(code: int) -> str:
     """Says that a process was lost once the run was over."""
     return f"atomo: all is written; the job ended with exit code {code} after that"
 
 
-def refused(code: int, mpi_args: str) -> str:
+def no_ranks_text(code: int, mpi_args: str) -> str:
     """Says that mpirun started no rank; mpirun has said why."""
     given = f" and --mpi-args {mpi_args!r}" if mpi_args else ""
     return (
@@ -47,11 +47,11 @@ def refused(code: int, mpi_args: str) -> str:
     )
 
 
-def last_words(name: str, number: int, train_dir: str) -> str:
+def killed_text(name: str, number: int, train_dir: str) -> str:
     """Explains the death of a process by signal `number`, and the remedy."""
     killed = f"was killed by signal {number} ({signal.strsignal(number)})"
     if name == "evaluator":
-        return f"atomo: the evaluator {killed}; {without_evaluator(train_dir)}"
+        return f"atomo: the evaluator {killed}; {without_evaluator_text(train_dir)}"
     if number == signal.SIGXFSZ:
         return f"atomo: mpirun {killed}: {NO_ROOM_FOR_MPI.format(bytes=file_limit() or 0)}"
     return (
@@ -60,12 +60,12 @@ def last_words(name: str, number: int, train_dir: str) -> str:
     )
 
 
-def ended_words(code: int, train_dir: str) -> str:
+def evaluator_failed_text(code: int, train_dir: str) -> str:
     """Says that the evaluator has failed; it may have said why."""
-    return f"atomo: the evaluator ended with exit code {code}; {without_evaluator(train_dir)}"
+    return f"atomo: the evaluator ended with exit code {code}; {without_evaluator_text(train_dir)}"
 
 
-def without_evaluator(train_dir: str) -> str:
+def without_evaluator_text(train_dir: str) -> str:
     """Says what the end of the evaluator means, and how to evaluate the rest."""
     return (
         "the training does not need it. What it has not evaluated, "
@@ -73,7 +73,7 @@ def without_evaluator(train_dir: str) -> str:
     )
 
 
-def abandoned(name: str, grace_s: float) -> str:
+def hanging_text(name: str, grace_s: float) -> str:
     """Explains that a process does not end although it should."""
     if name == "evaluator":
         return f"atomo: the evaluator has not ended within {grace_s:g} s and is killed"
@@ -83,7 +83,7 @@ def abandoned(name: str, grace_s: float) -> str:
     )
 
 
-def apart(name: str, seconds: float) -> str:
+def never_met_text(name: str, seconds: float) -> str:
     """Explains that the ranks of a job never met."""
     return (
         f"atomo: {seconds:g} s after the start of the job its ranks have not met, and mpirun is "
@@ -91,15 +91,15 @@ def apart(name: str, seconds: float) -> str:
     )
 
 
-def lingers(name: str, seconds: float) -> str:
+def mpirun_hanging_text(name: str, seconds: float) -> str:
     """Explains that mpirun outlives its ranks."""
     return f"atomo: mpirun has not ended within {seconds:g} s of the end of the run and is killed"
 
 
-def stopped(name: str, timeout_s: float, train_dir: str) -> str:
+def stopped_text(name: str, timeout_s: float, train_dir: str) -> str:
     """Explains that a process was stopped and not continued."""
     process = "the evaluator" if name == "evaluator" else "mpirun"
-    after = f"; {without_evaluator(train_dir)}" if name == "evaluator" else ""
+    after = f"; {without_evaluator_text(train_dir)}" if name == "evaluator" else ""
     return (
         f"atomo: {process} was stopped (SIGSTOP) for {timeout_s:g} s, the --timeout, and is "
         f"killed; `kill -CONT` in time lets it go on{after}"

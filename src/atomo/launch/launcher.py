@@ -6,17 +6,17 @@ from rich.console import Console
 
 from atomo.arguments import to_arguments
 from atomo.config import Settings
-from atomo.launch.display import Live
-from atomo.launch.lines import Display, Plain
-from atomo.launch.mpirun import command, split
-from atomo.launch.place import claimed, located
+from atomo.launch.display import LivePanel
+from atomo.launch.lines import Display, PlainLines
+from atomo.launch.mpirun import mpirun_command, split_arguments
+from atomo.launch.place import claim_folder, resolve_settings
 from atomo.launch.published_lines import PublishedLines
-from atomo.launch.reach import Reach, shell
-from atomo.launch.restarts import restarted
+from atomo.launch.reach import RemoteHosts, ssh_command
+from atomo.launch.restarts import run_with_restarts
 from atomo.launch.slurm import SRUN
 from atomo.launch.summary import Summary
 from atomo.launch.supervisor import Supervisor
-from atomo.launch.whereabouts import fitted, hosts_of, ranks_at
+from atomo.launch.whereabouts import fit_to_slots, job_hosts, rank_hosts
 from atomo.training.events import Fence
 
 __all__ = ["launch"]
@@ -34,15 +34,18 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
         ConfigError: a setting does not hold; nothing was started.
     """
     given = bool(settings.train_dir)
-    settings = located(settings, name)
-    command(settings, to_arguments(settings))  # before anything is made: it may be refused
-    settings = claimed(settings, given)
+    settings = resolve_settings(settings, name)
+    mpirun_command(settings, to_arguments(settings))  # before anything is made: it may be refused
+    settings = claim_folder(settings, given)
     display, summary = display_of(settings, console), Summary()
-    reach = Reach(hosts_of(settings), SRUN if settings.slurm else shell(split(settings.mpi_args)))
+    reach = RemoteHosts(
+        job_hosts(settings),
+        SRUN if settings.slurm else ssh_command(split_arguments(settings.mpi_args)),
+    )
 
     def attempt(chosen: Settings, away: frozenset[str]) -> Supervisor:
-        chosen = fitted(chosen, away)
-        line, hosts = command(chosen, to_arguments(chosen), away), ranks_at(chosen, away)
+        chosen = fit_to_slots(chosen, away)
+        line, hosts = mpirun_command(chosen, to_arguments(chosen), away), rank_hosts(chosen, away)
 
         def fence(silent: Fence) -> None:
             if hosts:
@@ -51,7 +54,7 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
         return Supervisor(chosen, line, display, summary, fence)
 
     try:
-        code = restarted(settings, attempt, summary, display, reach.lost)
+        code = run_with_restarts(settings, attempt, summary, display, reach.lost)
     finally:
         reach.close()
         display.close()
@@ -64,4 +67,6 @@ def display_of(settings: Settings, console: Console) -> Display:
     """Returns the display of a run."""
     if settings.log_format == "atomo":
         return PublishedLines(sys.stdout)
-    return Live(console) if console.is_terminal else Plain(sys.stdout, settings.log_interval)
+    return (
+        LivePanel(console) if console.is_terminal else PlainLines(sys.stdout, settings.log_interval)
+    )

@@ -28,15 +28,15 @@ from atomo.visible import visible
 __all__ = [
     "Display",
     "Output",
-    "Plain",
+    "PlainLines",
     "back_text",
     "evaluation_line",
     "foot_text",
     "headline",
     "hidden_text",
+    "ignore_full_disk",
     "phases_ms",
     "rate_text",
-    "unless_full",
 ]
 
 # Of a step: `StepDone` has the seconds of each.
@@ -69,7 +69,7 @@ class Display(Protocol):
 
 
 @final
-class Plain:
+class PlainLines:
     """One line for everything worth one."""
 
     def __init__(self, out: Output, log_interval: int) -> None:
@@ -102,7 +102,7 @@ class Plain:
                 self.note(f"training ended at step {event.step}: {event.reason}")
 
     def note(self, line: str) -> None:
-        with unless_full():
+        with ignore_full_disk():
             self._out.write(visible(line) + "\n")
             self._out.flush()
 
@@ -111,7 +111,7 @@ class Plain:
 
 
 @contextmanager
-def unless_full() -> Iterator[None]:
+def ignore_full_disk() -> Iterator[None]:
     """Goes on where a line has no room: the run that it tells of may have a disk of its own. What
     was not written the stream keeps, as far as it can, and writes when there is room; what it still
     has at the end it says then.

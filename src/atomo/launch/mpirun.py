@@ -14,12 +14,12 @@ from typing import Final
 from atomo.config import Settings, wants_gpu
 from atomo.errors import ConfigError
 from atomo.launch.hosts import HERE
-from atomo.launch.reach import shell
-from atomo.launch.whereabouts import dealt
+from atomo.launch.reach import ssh_command
+from atomo.launch.whereabouts import ranks_per_host
 from atomo.models import is_own
-from atomo.roles import outlives
+from atomo.roles import survives_worker_loss
 
-__all__ = ["command", "evaluator_command", "split"]
+__all__ = ["evaluator_command", "mpirun_command", "split_arguments"]
 
 VERSION_S = 60.0  # in which mpirun says what it is, on however busy a host
 FAULT_TOLERANT: Final = 5  # the first Open MPI whose jobs outlive a rank
@@ -36,7 +36,7 @@ SRUN_ARGUMENTS: Final = "plm_slurm_args"
 IMPATIENT: Final = "-o ConnectTimeout=10 -o ServerAliveInterval=2 -o ServerAliveCountMax=4"
 
 
-def command(
+def mpirun_command(
     settings: Settings, rank_arguments: Sequence[str], away: Collection[str] = ()
 ) -> list[str]:
     """Returns the command line that starts every rank of a job.
@@ -49,12 +49,12 @@ def command(
     Raises:
         ConfigError: there is no mpirun, or the host file will not do.
     """
-    mpirun, *rest = starting(settings, away)
+    mpirun, *rest = python_command(settings, away)
     words = ["-m", "atomo", "rank", "--events", "json", *rank_arguments]
-    return [mpirun, *rest[:2], *outliving(settings), *rest[2:], *words]
+    return [mpirun, *rest[:2], *fault_tolerance_options(settings), *rest[2:], *words]
 
 
-def starting(settings: Settings, away: Collection[str] = ()) -> list[str]:
+def python_command(settings: Settings, away: Collection[str] = ()) -> list[str]:
     """Returns the beginning of a command line that starts as many processes of Python, up to its
     arguments.
 
@@ -64,11 +64,11 @@ def starting(settings: Settings, away: Collection[str] = ()) -> list[str]:
     line = [find_mpirun(), "-n", str(settings.processes), "--bind-to", "none"]
     if os.geteuid() == 0:  # containers; mpirun refuses root unless told that it is meant
         line.append("--allow-run-as-root")
-    line += placement(settings, away) + split(settings.mpi_args)
+    line += placement_options(settings, away) + split_arguments(settings.mpi_args)
     return [*line, sys.executable]
 
 
-def outliving(settings: Settings) -> list[str]:
+def fault_tolerance_options(settings: Settings) -> list[str]:
     """Returns the options with which a job outlives a worker but not a host, if this mpirun has
     them. Without them mpirun ends all ranks at once, which is right where no rank can go on without
     the others.
@@ -76,27 +76,33 @@ def outliving(settings: Settings) -> list[str]:
     Where none goes on without the others mpirun ends them all at once, as it does by itself.
     """
     wanted: list[str] = []
-    if outlives(settings.comm_type, settings.hierarchical) and "--with-ft" not in settings.mpi_args:
+    if (
+        survives_worker_loss(settings.comm_type, settings.hierarchical)
+        and "--with-ft" not in settings.mpi_args
+    ):
         wanted += ["--with-ft", "ulfm"]
     if settings.hostfile or settings.slurm:
-        wanted += watchful(settings.mpi_args)
+        wanted += keepalive_options(settings.mpi_args)
     if settings.slurm and SRUN_ARGUMENTS not in settings.mpi_args:
         wanted += ["--prtemca", SRUN_ARGUMENTS, "--overlap"]
-    return wanted if wanted and version() >= FAULT_TOLERANT else []
+    return wanted if wanted and open_mpi_version() >= FAULT_TOLERANT else []
 
 
-def watchful(mpi_args: str) -> list[str]:
+def keepalive_options(mpi_args: str) -> list[str]:
     """Returns the options with which mpirun, its daemons and its ssh notice a silent host."""
     wanted: list[str] = []
     if KEEPALIVE not in mpi_args:
         for name, value in KEEPALIVES:
             wanted += ["--prtemca", KEEPALIVE + name, value]
-    if SSH_ARGUMENTS not in mpi_args and Path(shell(split(mpi_args))[0]).name == "ssh":
+    if (
+        SSH_ARGUMENTS not in mpi_args
+        and Path(ssh_command(split_arguments(mpi_args))[0]).name == "ssh"
+    ):
         wanted += ["--prtemca", SSH_ARGUMENTS, IMPATIENT]
     return wanted
 
 
-def version() -> int:
+def open_mpi_version() -> int:
     """Returns the major version of Open MPI; 0: this mpirun is another's."""
     asked = [find_mpirun(), "--version"]
     try:
@@ -110,7 +116,7 @@ def version() -> int:
     return int(found[1]) if found else 0
 
 
-def split(mpi_args: str) -> list[str]:
+def split_arguments(mpi_args: str) -> list[str]:
     """Returns the further arguments, as a shell would see them."""
     try:
         return shlex.split(mpi_args)
@@ -128,30 +134,30 @@ def find_mpirun() -> str:
     return found
 
 
-def placement(settings: Settings, away: Collection[str]) -> list[str]:
+def placement_options(settings: Settings, away: Collection[str]) -> list[str]:
     """Returns the options that map ranks to hosts. More ranks than cores are allowed: the master
     mostly waits.
     """
-    counts = dealt(settings, away)
+    counts = ranks_per_host(settings, away)
     if all(name in HERE or name == socket.gethostname() for name, _ in counts):
-        check_room(settings.processes)
-        return [*alone(settings.mpi_args), "--map-by", "node:OVERSUBSCRIBE"]
+        check_host_memory(settings.processes)
+        return [*single_host_options(settings.mpi_args), "--map-by", "node:OVERSUBSCRIBE"]
     # By slot, the counts hold: by node, mpirun 5.0 refuses uneven ones, and looks at none where it
     # may oversubscribe.
     return ["--map-by", "slot", "--host", ",".join(f"{name}:{count}" for name, count in counts)]
 
 
-def alone(mpi_args: str) -> list[str]:
+def single_host_options(mpi_args: str) -> list[str]:
     """Returns the options that keep a job on this host in an allocation of several, if this mpirun
     has them.
     """
     found = [name for variable, name in ALLOCATIONS.items() if variable in os.environ]
-    if not found or "ras" in split(mpi_args) or version() < FAULT_TOLERANT:
+    if not found or "ras" in split_arguments(mpi_args) or open_mpi_version() < FAULT_TOLERANT:
         return []
     return ["--prtemca", "ras", "^" + ",".join(found)]
 
 
-def check_room(ranks: int) -> None:
+def check_host_memory(ranks: int) -> None:
     """Raises ConfigError for more ranks on this host than its memory has room for."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if ranks * RANK_BYTES > memory:

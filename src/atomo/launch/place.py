@@ -14,10 +14,10 @@ from atomo.training.index import readable, recorded
 from atomo.training.ownership import EVALUATOR, RUN, Ownership, own
 from atomo.training.run_folder import explained
 
-__all__ = ["canonical", "claimed", "inherited", "located"]
+__all__ = ["canonical_settings", "claim_folder", "inherit_memory", "resolve_settings"]
 
 
-def canonical(settings: Settings) -> Settings:
+def canonical_settings(settings: Settings) -> Settings:
     """Returns the settings with every name in its canonical spelling.
 
     Raises:
@@ -32,7 +32,7 @@ def canonical(settings: Settings) -> Settings:
     ).resolved()
 
 
-def inherited(settings: Settings) -> Settings:
+def inherit_memory(settings: Settings) -> Settings:
     """Returns the settings with the memory of the checkpoint that they continue, if `--memory` is
     auto.
 
@@ -52,15 +52,15 @@ def inherited(settings: Settings) -> Settings:
     return replace(settings, memory=str(kept.get("memory", "auto")))
 
 
-def located(settings: Settings, name: str = "") -> Settings:
+def resolve_settings(settings: Settings, name: str = "") -> Settings:
     """Returns the settings with canonical names and absolute folders, since ranks may start
     elsewhere.
 
     A run that was given no folder gets the path of one that is not there yet, which begins with
     `name`; nothing is made.
     """
-    settings = canonical(inherited(settings))
-    folder = Path(settings.train_dir or fresh_folder(settings, name)).absolute()
+    settings = canonical_settings(inherit_memory(settings))
+    folder = Path(settings.train_dir or new_run_folder(settings, name)).absolute()
     elsewhere = settings.resume not in ("auto", "never")
     return replace(
         settings,
@@ -71,12 +71,12 @@ def located(settings: Settings, name: str = "") -> Settings:
     )
 
 
-def claimed(settings: Settings, given: bool) -> Settings:
+def claim_folder(settings: Settings, given: bool) -> Settings:
     """Returns the same with a folder that this run may have: a new one, or one that nobody else
     uses.
 
     Args:
-        settings: as `located` returns them.
+        settings: as `resolve_settings` returns them.
         given: whether the user named the folder; else it is made, and is another one than that of
             any run that starts at the same time.
 
@@ -87,7 +87,7 @@ def claimed(settings: Settings, given: bool) -> Settings:
     """
     folder = Path(settings.train_dir)
     if not given:
-        return replace(settings, train_dir=str(made(folder)))
+        return replace(settings, train_dir=str(make_numbered_folder(folder)))
     if folder.is_dir():
         with own(folder, RUN) as owner:
             if settings.resume == "never":
@@ -95,7 +95,7 @@ def claimed(settings: Settings, given: bool) -> Settings:
     return settings
 
 
-def fresh_folder(settings: Settings, name: str = "") -> Path:
+def new_run_folder(settings: Settings, name: str = "") -> Path:
     """Returns a new folder for a run that was given none."""
     codec = settings.code.partition("(")[0]
     now = datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -104,7 +104,7 @@ def fresh_folder(settings: Settings, name: str = "") -> Path:
     return Path("runs") / f"{what}-{now}"
 
 
-def made(folder: Path) -> Path:
+def make_numbered_folder(folder: Path) -> Path:
     """Returns a new folder of that name, or of that name and a number."""
     with explained(folder, 0):
         folder.parent.mkdir(parents=True, exist_ok=True)

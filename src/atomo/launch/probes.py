@@ -10,11 +10,11 @@ from typing import Protocol, runtime_checkable
 from atomo.arguments import to_arguments
 from atomo.config import Settings
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
-from atomo.launch.hosts import assign, read_hosts
-from atomo.launch.mpirun import starting
+from atomo.launch.hosts import assign_processes, read_hosts
+from atomo.launch.mpirun import python_command
 from atomo.probing import Probe, ProbeSubject, read_probe
 
-__all__ = ["Asked", "probed", "subject_of"]
+__all__ = ["ProbeRequest", "obtain_probe", "subject_of"]
 
 HERE = "this host"
 PROBE_S = 3600.0  # in which a job has measured every codec, over however slow a link
@@ -24,7 +24,7 @@ Run = Callable[[Sequence[str]], int]
 
 
 @runtime_checkable
-class Asked(Protocol):
+class ProbeRequest(Protocol):
     """A description of the run that a probe measures."""
 
     @property
@@ -73,7 +73,9 @@ def end(job: "subprocess.Popen[bytes]") -> None:
         job.kill()
 
 
-def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -> Probe:
+def obtain_probe(
+    asked: ProbeRequest, ways: Sequence[tuple[str, str]], run: Run = run_here
+) -> Probe:
     """Reads a probe from a file, or runs a job that measures it first.
 
     Args:
@@ -95,7 +97,7 @@ def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -
         )  # fmt: skip
         words = [f"--probe={path.absolute()}" if word.startswith("--probe=") else word
                  for word in to_arguments(asked)]  # fmt: skip
-        code = run([*starting(settings), "-m", "atomo", "probe", *words])
+        code = run([*python_command(settings), "-m", "atomo", "probe", *words])
         if code or not path.exists():
             raise TransportError(f"the probe ended with exit code {code} and wrote no {path}")
     subject, found = read_probe(path)
@@ -107,9 +109,13 @@ def probed(asked: Asked, ways: Sequence[tuple[str, str]], run: Run = run_here) -
     return found
 
 
-def subject_of(asked: Asked, ranks: int) -> ProbeSubject:
+def subject_of(asked: ProbeRequest, ranks: int) -> ProbeSubject:
     """Describes the subject of a probe with these options."""
-    hosts = assign(read_hosts(Path(asked.hostfile)), ranks) if asked.hostfile else [(HERE, ranks)]
+    hosts = (
+        assign_processes(read_hosts(Path(asked.hostfile)), ranks)
+        if asked.hostfile
+        else [(HERE, ranks)]
+    )
     return ProbeSubject(
         tuple(name for name, count in hosts for _ in range(count)),
         asked.network,

@@ -2,7 +2,7 @@
 
 from typing import Final, final
 
-from atomo.launch.lines import Output, unless_full
+from atomo.launch.lines import Output, ignore_full_disk
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Event, Measuring, ProbedAgain, StepDone, Storage
 from atomo.visible import visible
@@ -33,7 +33,7 @@ class PublishedLines:
                 self.note(f"storage: {event.text}")
 
     def note(self, line: str) -> None:
-        with unless_full():
+        with ignore_full_disk():
             self._out.write(visible(line) + "\n")
             self._out.flush()
 

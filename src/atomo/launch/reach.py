@@ -13,7 +13,7 @@ from typing import Final, final
 
 from atomo.launch.hosts import HERE
 
-__all__ = ["Reach", "shell"]
+__all__ = ["RemoteHosts", "ssh_command"]
 
 PATIENCE_S: Final = 4.0  # for hosts to answer, where none does: more than an ssh takes
 SLACK: Final = 5.0
@@ -31,7 +31,7 @@ if int(fields[19]) == started and (fields[0] in "TtD" or not if_stuck):
 """
 
 
-def shell(mpi_args: Sequence[str]) -> list[str]:
+def ssh_command(mpi_args: Sequence[str]) -> list[str]:
     """Returns the words before a host and a command: mpirun's ssh, `ssh` unless it was told
     otherwise.
     """
@@ -43,7 +43,7 @@ def shell(mpi_args: Sequence[str]) -> list[str]:
 
 
 @final
-class Reach:
+class RemoteHosts:
     """The other hosts of a job: which of them still answer, and killing a process there."""
 
     def __init__(self, hosts: Iterable[str], ssh: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ class Reach:
         """
         known = [host for host, asked in self._first.items() if asked.poll() == 0]
         asked = {host: self._start(host, ["true"]) for host in known}
-        return frozenset(known) - answering(asked)
+        return frozenset(known) - answering_hosts(asked)
 
     def kill(self, host: str, pid: int, started: int, *, if_stuck: bool = False) -> None:
         """Has a process of a host killed, even if it is stopped; does not wait for it.
@@ -77,7 +77,7 @@ class Reach:
         """
         words = [sys.executable, "-S", "-c", KILL, *map(str, (pid, started, int(if_stuck)))]
         if is_here(host):
-            self._kills.append(start(words))
+            self._kills.append(start_detached(words))
         else:
             self._kills.append(self._start(host, words))
 
@@ -87,10 +87,10 @@ class Reach:
             finish(process)
 
     def _start(self, host: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
-        return start([*self._ssh, host, shlex.join(words)])
+        return start_detached([*self._ssh, host, shlex.join(words)])
 
 
-def start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+def start_detached(words: Sequence[str]) -> subprocess.Popen[bytes]:
     """Starts a command that nobody hears, in a session of its own: it can ask for no password."""
     return subprocess.Popen(
         words,
@@ -101,7 +101,7 @@ def start(words: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def answering(asked: dict[str, subprocess.Popen[bytes]]) -> set[str]:
+def answering_hosts(asked: dict[str, subprocess.Popen[bytes]]) -> set[str]:
     """Returns the hosts that answer in time, or in `SLACK` times what the last of the
     others took.
     """

@@ -14,7 +14,7 @@ from atomo.launch.lines import Display
 from atomo.launch.summary import Summary
 from atomo.training.index import latest
 
-__all__ = ["restarted"]
+__all__ = ["run_with_restarts"]
 
 # What another attempt may mend. A setting, the data, a full disk or a loss that is no number come
 # to the same end each time.
@@ -32,7 +32,7 @@ class Attempt(Protocol):
         """Returns its exit code."""
 
 
-def restarted(
+def run_with_restarts(
     settings: Settings,
     attempt: Callable[[Settings, frozenset[str]], Attempt],
     summary: Summary,
@@ -64,8 +64,10 @@ def restarted(
         if stuck and away == before:
             display.note("atomo: it took no step since, and is not started again")
             break
-        again, step = continued(settings)
-        display.note(f"atomo: restart {number} of {settings.max_restarts}, {told(step, away)}")
+        again, step = continued_settings(settings)
+        display.note(
+            f"atomo: restart {number} of {settings.max_restarts}, {report_restart(step, away)}"
+        )
         steps = summary.steps
         try:
             job = attempt(again, away)
@@ -77,14 +79,14 @@ def restarted(
     return code
 
 
-def told(step: int, away: frozenset[str]) -> str:
+def report_restart(step: int, away: frozenset[str]) -> str:
     """Tells the step at which the next attempt begins."""
     where = f"from the checkpoint of step {step}" if step else "from the beginning"
     without = f"; without {', '.join(sorted(away))}, which did not answer" if away else ""
     return where + without
 
 
-def continued(settings: Settings) -> tuple[Settings, int]:
+def continued_settings(settings: Settings) -> tuple[Settings, int]:
     """Returns the settings that go on with what lies in the folder, and the step that they go on
     from.
     """

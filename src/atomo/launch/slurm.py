@@ -14,7 +14,7 @@ from typing import Final
 from atomo.errors import ConfigError
 from atomo.launch.hosts import Host
 
-__all__ = ["SRUN", "allocated", "tasks", "tasks_per_node"]
+__all__ = ["SRUN", "allocated_hosts", "count_tasks", "tasks_per_node"]
 
 # The words before a host and a command for its shell, as with ssh. The daemons of mpirun have taken
 # all that the allocation has, and a step that does not overlap would wait for them.
@@ -26,7 +26,7 @@ COUNT: Final = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
 PATIENCE_S: Final = 60.0  # scontrol asks nobody for this, and answers at once
 
 
-def allocated(environment: Mapping[str, str] = os.environ) -> list[Host]:
+def allocated_hosts(environment: Mapping[str, str] = os.environ) -> list[Host]:
     """Returns the nodes of the allocation that this process is in, each with its number of tasks.
 
     Args:
@@ -48,7 +48,7 @@ def allocated(environment: Mapping[str, str] = os.environ) -> list[Host]:
             f"--slurm: srun has started this command {copies} times, and each would start all of "
             "the job: give it without srun, in the script for sbatch or the shell of salloc"
         )
-    names = written_out(nodes)
+    names = expand_node_list(nodes)
     counts = tasks_per_node(environment.get("SLURM_TASKS_PER_NODE", f"1(x{len(names)})"))
     if len(counts) != len(names):
         raise ConfigError(
@@ -58,13 +58,13 @@ def allocated(environment: Mapping[str, str] = os.environ) -> list[Host]:
     return [Host(name, count) for name, count in zip(names, counts, strict=True)]
 
 
-def tasks() -> int:
+def count_tasks() -> int:
     """Counts the tasks of the allocation that this process is in.
 
     Raises:
         ConfigError: it is in none, or that has a single task, which is no job.
     """
-    found = sum(host.slots or 1 for host in allocated())
+    found = sum(host.slots or 1 for host in allocated_hosts())
     if found == 1:
         raise ConfigError(
             "--slurm: the allocation has one task, and a job has a master and workers: ask SLURM "
@@ -89,7 +89,7 @@ def tasks_per_node(text: str) -> list[int]:
 
 
 @cache
-def written_out(nodes: str) -> list[str]:
+def expand_node_list(nodes: str) -> list[str]:
     """Returns the names of a list in short.
 
     Raises:

@@ -45,7 +45,7 @@ class Process:
         assert self.handle.stdout is not None
         self._stdout = self.handle.stdout
         self._reader = threading.Thread(
-            target=forward, args=(name, self._stdout, lines), daemon=True
+            target=forward_lines, args=(name, self._stdout, lines), daemon=True
         )
         self._reader.start()
 
@@ -81,14 +81,14 @@ class Process:
 
     def kill(self) -> None:
         """Kills it and what it started here: an ssh to a host that vanished would stay."""
-        for pid in session(self.handle.pid):
+        for pid in session_processes(self.handle.pid):
             with suppress(OSError):  # it has just ended
                 os.kill(pid, signal.SIGKILL)
         self.handle.kill()
         self.handle.wait()
 
 
-def session(leader: int) -> Iterator[int]:
+def session_processes(leader: int) -> Iterator[int]:
     """Yields the processes of a session; on systems without /proc, none."""
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
@@ -96,7 +96,7 @@ def session(leader: int) -> Iterator[int]:
                 yield int(entry.name)
 
 
-def forward(name: str, stream: Iterable[str], lines: "queue.SimpleQueue[Line]") -> None:
+def forward_lines(name: str, stream: Iterable[str], lines: "queue.SimpleQueue[Line]") -> None:
     """Puts every line into the queue, then the end.
 
     mpirun's remarks on an abort are left out: the rank that aborted has said why.

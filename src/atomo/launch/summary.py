@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atomo.comm_types import PARAMETER_SERVER
-from atomo.launch.tally import Tally
+from atomo.launch.tally import GradientTotals
 from atomo.launch.text import bytes_text, duration_text, ratio_text
 from atomo.tasks import make_task
 from atomo.training.evaluation import Evaluation
@@ -33,7 +33,7 @@ class Summary:
         self.steps = self._up = self._down = self._dense = self._whole = 0
         self._seconds = self._exchange_s = self._hidden_s = 0.0
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
-        self._gradients, self._images = Tally(), Tally()
+        self._gradients, self._images = GradientTotals(), GradientTotals()
         self._refused: Counter[tuple[int, str]] = Counter()  # frames, by rank and fault
         self._slowest: Counter[int] = Counter()  # steps in which a worker lagged behind
         self._saved = False
@@ -52,10 +52,10 @@ class Summary:
                 self._dense += event.dense_bytes
                 self._whole += self._uncoded(event)
                 self._seconds += event.step_s
-                self._gradients += Tally(
+                self._gradients += GradientTotals(
                     event.asked, event.workers, event.late, event.lost, event.refused
                 )
-                self._images += Tally(
+                self._images += GradientTotals(
                     event.images_asked,
                     event.images_used,
                     event.images_late,
@@ -81,8 +81,10 @@ class Summary:
                     self._best = event
             case Ended():
                 self.ended = event
-                self._gradients += Tally(late=event.late, lost=event.lost, refused=event.refused)
-                self._images += Tally(
+                self._gradients += GradientTotals(
+                    late=event.late, lost=event.lost, refused=event.refused
+                )
+                self._images += GradientTotals(
                     late=event.images_late, lost=event.images_lost, refused=event.images_refused
                 )
 

@@ -13,17 +13,24 @@ from typing import final
 
 from atomo.config import Settings
 from atomo.errors import INTERRUPTED, TransportError
-from atomo.launch.last_words import abandoned, apart, ended_words, last_words, lingers, stopped
+from atomo.launch.last_words import (
+    evaluator_failed_text,
+    hanging_text,
+    killed_text,
+    mpirun_hanging_text,
+    never_met_text,
+    stopped_text,
+)
 from atomo.launch.lines import Display
 from atomo.launch.mpirun import evaluator_command
 from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.summary import Summary
-from atomo.launch.verdict import SIGNALLED, Observations, judged
-from atomo.program import handled
+from atomo.launch.verdict import SIGNALLED, Observations, training_exit_code
+from atomo.program import signals_handled
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Ended, Event, Failed, Fence, Met, Started, from_json
 
-__all__ = ["Supervisor", "parsed"]
+__all__ = ["Supervisor", "parse_record"]
 
 LOOK_S = 1.0  # between two looks at a process that says nothing
 SOON_S = 0.02  # and at one that has said its last
@@ -92,7 +99,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Shows what the processes say until all have ended."""
-        with handled(self._interrupt):
+        with signals_handled(self._interrupt):
             try:
                 return self._verdict(self._run())
             finally:  # they have ended, unless nobody can read what they say any more
@@ -101,7 +108,7 @@ class Supervisor:
                         process.end()
 
     def _run(self) -> int:
-        self._stage = Limit(max(self._settings.timeout, STARTING_S), apart)
+        self._stage = Limit(max(self._settings.timeout, STARTING_S), never_met_text)
         self._ranks = Process("ranks", self._line, self._lines)
         if self._interrupts:
             self._end_now(self._ranks)
@@ -126,7 +133,7 @@ class Supervisor:
             overdue=self._overdue,
             mpi_args=self._settings.mpi_args,
         )
-        code, words = judged(code, seen)
+        code, words = training_exit_code(code, seen)
         if words:
             self._display.note(words)
         return code
@@ -162,10 +169,10 @@ class Supervisor:
         with suppress(subprocess.TimeoutExpired):
             process.handle.wait(LOOK_S)
         if process.killed_by:
-            self._display.note(last_words(source, process.killed_by, self._settings.train_dir))
+            self._display.note(killed_text(source, process.killed_by, self._settings.train_dir))
         elif source == "evaluator" and process.handle.returncode:
             code, folder = process.handle.returncode, self._settings.train_dir
-            self._display.note(ended_words(code, folder))
+            self._display.note(evaluator_failed_text(code, folder))
 
     def _patience(self, process: Process) -> float:
         """Seconds until the next look at a process that says nothing."""
@@ -181,7 +188,7 @@ class Supervisor:
         """Ends a process that will not end by itself."""
         now, limit = time.monotonic(), self._nearest()
         if limit is not None and now >= limit.at:
-            self._overdue = limit.words is lingers
+            self._overdue = limit.words is mpirun_hanging_text
             self._abandon(process, limit.words(process.name, limit.seconds))
         elif not process.stopped():
             self._stopped_since = None
@@ -189,11 +196,11 @@ class Supervisor:
             self._stopped_since = now
         elif now - self._stopped_since >= self._settings.timeout:
             timeout, folder = self._settings.timeout, self._settings.train_dir
-            self._abandon(process, stopped(process.name, timeout, folder))
+            self._abandon(process, stopped_text(process.name, timeout, folder))
 
     def _expect_end(self) -> None:
         """From now on mpirun ends the ranks, which takes it for ever if a host has vanished."""
-        self._limit = Limit(GRACE_S, abandoned)
+        self._limit = Limit(GRACE_S, hanging_text)
 
     def _end_now(self, ranks: Process) -> None:
         self._cut_off = True
@@ -224,7 +231,7 @@ class Supervisor:
         process.kill()
 
     def _show(self, text: str) -> None:
-        event = parsed(text)
+        event = parse_record(text)
         if event is None:
             self._note(text)
             return
@@ -245,7 +252,7 @@ class Supervisor:
         if isinstance(event, Started) and self._settings.evaluator == "local":
             self._start_evaluator()
         elif isinstance(event, Ended):
-            self._stage = Limit(self._settings.timeout + LEAVING_S, lingers)
+            self._stage = Limit(self._settings.timeout + LEAVING_S, mpirun_hanging_text)
 
     def _start_evaluator(self) -> None:
         if self._cut_off:
@@ -288,7 +295,7 @@ class Supervisor:
             self._ranks.handle.send_signal(signal.SIGUSR1)
 
 
-def parsed(text: str) -> Event | Evaluation | None:
+def parse_record(text: str) -> Event | Evaluation | None:
     """Returns the record in a line, or None where it is words, or a record that was torn on its
     way.
     """

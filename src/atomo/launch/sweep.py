@@ -14,7 +14,7 @@ from atomo.training.evaluation_log import EVALUATIONS
 from atomo.training.json_lines import append_line, lines
 from atomo.training.step_lines import LAST_STEP, number_in, step_lines, whole_in
 
-__all__ = ["SweepTrial", "best", "measured", "past", "remember", "results_table"]
+__all__ = ["SweepTrial", "append_trial", "best_trial", "read_trial", "read_trials", "results_table"]
 
 RESULTS: Final = "sweep.jsonl"
 LAST: Final = 0.1  # of the steps: the loss of a single one says more of its images
@@ -41,7 +41,9 @@ class SweepTrial:
     """The headline of the task, of the last checkpoint; None: it was not evaluated."""
 
 
-def measured(name: str, settings: str, folder: Path, diverged: bool, metric: Metric) -> SweepTrial:
+def read_trial(
+    name: str, settings: str, folder: Path, diverged: bool, metric: Metric
+) -> SweepTrial:
     """Reads a trial's results from the steps in a run's folder, and from its checkpoints by
     `metric`.
 
@@ -73,7 +75,7 @@ def last_result(log: Path, metric: Metric) -> float | None:
         raise CheckpointError(f"{log}: the last line is no result ({error}); remove it") from error
 
 
-def past(folder: Path) -> dict[str, SweepTrial]:
+def read_trials(folder: Path) -> dict[str, SweepTrial]:
     """Returns the trials of a sweep that are done, by their settings.
 
     Raises:
@@ -114,7 +116,7 @@ def maybe_number(record: object, name: str) -> float | None:
     return None if record.get(name) is None else number_in(record, name)
 
 
-def remember(folder: Path, trial: SweepTrial) -> None:
+def append_trial(folder: Path, trial: SweepTrial) -> None:
     """Adds a trial to the results.
 
     Raises:
@@ -123,7 +125,7 @@ def remember(folder: Path, trial: SweepTrial) -> None:
     append_line(folder / RESULTS, asdict(trial))
 
 
-def best(trials: Sequence[SweepTrial], metric: Metric) -> SweepTrial | None:
+def best_trial(trials: Sequence[SweepTrial], metric: Metric) -> SweepTrial | None:
     """Returns the trial of the best `metric` if all were evaluated, else that of the lowest loss;
     None: all diverged.
 
@@ -143,7 +145,7 @@ def results_table(trials: Sequence[SweepTrial], metric: Metric) -> Table:
     shown = [f"test {metric.shown}"] if evaluated else []
     for column in ("trial", "loss", "accuracy", *shown, "steps", "ms/step", "sent/step", ""):
         table.add_column(column, justify="left" if column == "trial" else "right")
-    first = best(trials, metric)
+    first = best_trial(trials, metric)
     for trial in trials:
         table.add_row(
             trial.name,

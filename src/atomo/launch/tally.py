@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["Tally"]
+__all__ = ["GradientTotals"]
 
 
 @final
 @dataclass(frozen=True)
-class Tally:
+class GradientTotals:
     """Gradients, or the images that they are of."""
 
     asked: int = 0
@@ -19,9 +19,9 @@ class Tally:
     lost: int = 0
     refused: int = 0
 
-    def __add__(self, other: Tally) -> Tally:
+    def __add__(self, other: GradientTotals) -> GradientTotals:
         """Returns both together."""
-        return Tally(
+        return GradientTotals(
             self.asked + other.asked,
             self.used + other.used,
             self.late + other.late,

@@ -5,18 +5,18 @@ from typing import final
 
 from atomo.arguments import to_arguments
 from atomo.config import Settings
-from atomo.launch.mpirun import command
-from atomo.launch.place import claimed, located
+from atomo.launch.mpirun import mpirun_command
+from atomo.launch.place import claim_folder, resolve_settings
 from atomo.launch.supervisor import Supervisor
 from atomo.training.evaluation import Evaluation
 from atomo.training.events import Caution, Event, StepDone
 from atomo.visible import visible
 
-__all__ = ["Recorder", "run_trial"]
+__all__ = ["QuietDisplay", "run_trial"]
 
 
 @final
-class Recorder:
+class QuietDisplay:
     """A display that keeps the steps, and shows only what is out of the ordinary."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Recorder:
         """Nothing to leave."""
 
 
-def run_trial(settings: Settings, recorder: Recorder) -> int:
+def run_trial(settings: Settings, recorder: QuietDisplay) -> int:
     """Trains to the end, in the folder that the settings name, and returns the exit code.
 
     Raises:
         ConfigError: a setting does not hold; nothing was started.
     """
-    settings = claimed(located(settings), given=True)
-    return Supervisor(settings, command(settings, to_arguments(settings)), recorder).run()
+    settings = claim_folder(resolve_settings(settings), given=True)
+    return Supervisor(settings, mpirun_command(settings, to_arguments(settings)), recorder).run()

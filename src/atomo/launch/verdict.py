@@ -21,11 +21,11 @@ from atomo.launch.last_words import (
     FAREWELL,
     NO_ROOM_FOR_MPI,
     WITHOUT_END,
-    afterwards,
-    refused,
+    lost_after_end_text,
+    no_ranks_text,
 )
 
-__all__ = ["SIGNALLED", "Observations", "judged"]
+__all__ = ["SIGNALLED", "Observations", "training_exit_code"]
 
 SIGNALLED: Final = 128  # exit codes above it are this plus a signal
 # PRRTE's own errors, 256 less their numbers: options, host files, places for ranks, no Python to
@@ -60,7 +60,7 @@ class Observations:
     mpi_args: str
 
 
-def judged(code: int, seen: Observations) -> tuple[int, str]:
+def training_exit_code(code: int, seen: Observations) -> tuple[int, str]:
     """Returns the exit code of the training, and a line that explains it; empty: others have done
     so.
 
@@ -89,7 +89,7 @@ def after_the_end(code: int, seen: Observations) -> tuple[int, str]:
     if seen.overdue or code == CUT_OFF:
         return 0, FAREWELL
     if code in LOSSES or code > SIGNALLED:
-        return 0, "" if seen.told and seen.failed is None else afterwards(code)
+        return 0, "" if seen.told and seen.failed is None else lost_after_end_text(code)
     return code, ""
 
 
@@ -104,5 +104,5 @@ def before_the_ranks(code: int, seen: Observations) -> tuple[int, str] | None:
         why = NO_ROOM_FOR_MPI.format(bytes=limit)
         return CheckpointError.exit_code, f"atomo: the ranks did not come up: {why}"
     if code in OWN_ERRORS and not seen.complained:
-        return ConfigError.exit_code, refused(code, seen.mpi_args)
+        return ConfigError.exit_code, no_ranks_text(code, seen.mpi_args)
     return None

@@ -7,16 +7,16 @@ from typing import Final
 
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.launch.hosts import Host, assign, left, read_hosts
-from atomo.launch.slurm import allocated
+from atomo.launch.hosts import Host, assign_processes, read_hosts, remaining_hosts
+from atomo.launch.slurm import allocated_hosts
 from atomo.roles import has_master
 
-__all__ = ["dealt", "fitted", "hosts_of", "listed", "ranks_at"]
+__all__ = ["fit_to_slots", "job_hosts", "list_hosts", "rank_hosts", "ranks_per_host"]
 
 ALLOCATION: Final = "the allocation of SLURM (--ntasks, --ntasks-per-node)"
 
 
-def listed(settings: Settings) -> list[Host]:
+def list_hosts(settings: Settings) -> list[Host]:
     """Returns the hosts of the allocation or of the host file, the master's first; without either
     none.
 
@@ -24,43 +24,43 @@ def listed(settings: Settings) -> list[Host]:
         ConfigError: there is no allocation, or the file cannot be read.
     """
     if settings.slurm:
-        return allocated()
+        return allocated_hosts()
     return read_hosts(Path(settings.hostfile)) if settings.hostfile else []
 
 
-def hosts_of(settings: Settings) -> list[str]:
+def job_hosts(settings: Settings) -> list[str]:
     """Returns the names of the hosts of a job; where it is on this one alone none.
 
     Raises:
         ConfigError: they cannot be found out.
     """
-    return list(dict.fromkeys(host.name for host in listed(settings)))
+    return list(dict.fromkeys(host.name for host in list_hosts(settings)))
 
 
-def dealt(settings: Settings, away: Collection[str] = ()) -> list[tuple[str, int]]:
+def ranks_per_host(settings: Settings, away: Collection[str] = ()) -> list[tuple[str, int]]:
     """Counts the ranks of each host; empty if the job runs on this host alone.
 
     Raises:
         ConfigError: no host is left, or those that are have too few slots.
     """
-    hosts = listed(settings)
+    hosts = list_hosts(settings)
     if not hosts:
         return []
     source = ALLOCATION if settings.slurm else "the host file"
-    return assign(left(hosts, away), settings.processes, source)
+    return assign_processes(remaining_hosts(hosts, away), settings.processes, source)
 
 
-def ranks_at(settings: Settings, away: Collection[str]) -> tuple[str, ...]:
+def rank_hosts(settings: Settings, away: Collection[str]) -> tuple[str, ...]:
     """Returns the host of each rank, as mpirun places them; where the job is on this one alone
     none.
 
     Raises:
         ConfigError: no host is left, or those that are have too few slots.
     """
-    return tuple(name for name, count in dealt(settings, away) for _ in range(count))
+    return tuple(name for name, count in ranks_per_host(settings, away) for _ in range(count))
 
 
-def fitted(settings: Settings, away: Collection[str]) -> Settings:
+def fit_to_slots(settings: Settings, away: Collection[str]) -> Settings:
     """Returns the settings with no more ranks than there are slots on the hosts that are not away,
     spares being the first that there are fewer of.
 
@@ -69,10 +69,10 @@ def fitted(settings: Settings, away: Collection[str]) -> Settings:
     Raises:
         ConfigError: so few workers are left that the run must not go on.
     """
-    hosts = listed(settings) if away else []
+    hosts = list_hosts(settings) if away else []
     if not hosts:
         return settings
-    slots = [host.slots for host in left(hosts, away)]
+    slots = [host.slots for host in remaining_hosts(hosts, away)]
     if None in slots:
         return settings
     room = sum(filter(None, slots))

@@ -8,7 +8,14 @@ import torch
 
 from atomo.models.builder import Builder, Shape
 from atomo.models.cifar_examples import CIFAR_EXAMPLES
-from atomo.models.foreign import build_foreign, build_own, foreign_name, is_foreign, is_own, tried
+from atomo.models.foreign import (
+    build_foreign,
+    build_own,
+    foreign_name,
+    is_foreign,
+    is_own,
+    probe_output,
+)
 from atomo.names import resolve
 from atomo.tables import Table
 
@@ -22,7 +29,7 @@ __all__ = [
     "is_foreign",
     "is_own",
     "network_named",
-    "tried",
+    "probe_output",
 ]
 
 MODELS: Final[Table[Builder]] = Table(

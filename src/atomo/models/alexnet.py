@@ -7,7 +7,7 @@ from collections import OrderedDict
 
 from torch.nn import Conv2d, Dropout, Flatten, Linear, MaxPool2d, Module, ReLU, Sequential
 
-from atomo.models.builder import Builder, Shape, is_large, published
+from atomo.models.builder import Builder, Shape, is_large, torchvision_builder
 from atomo.models.initialise import he_normal
 
 __all__ = ["ALEXNET"]
@@ -17,7 +17,7 @@ def alexnet(input_shape: Shape, classes: int) -> Module:
     """Returns the published layout for large images, with torch's first weights; else `small`."""
     if not is_large(input_shape):
         return small(input_shape, classes)
-    network: Module = published("alexnet")(num_classes=classes)
+    network: Module = torchvision_builder("alexnet")(num_classes=classes)
     first = Conv2d(input_shape[0], 64, 11, stride=4, padding=2)
     network.set_submodule("features.0", first)
     return network

@@ -14,7 +14,7 @@ import torch
 
 from atomo.errors import ConfigError
 
-__all__ = ["Builder", "Shape", "by_name", "is_large", "published"]
+__all__ = ["Builder", "Shape", "by_name", "is_large", "torchvision_builder"]
 
 Shape = tuple[int, int, int]  # channels, height, width
 
@@ -55,7 +55,7 @@ def by_name(builders: Iterable[Builder]) -> Mapping[str, Builder]:
     return MappingProxyType({builder.name: builder for builder in builders})
 
 
-def published(name: str) -> Any:
+def torchvision_builder(name: str) -> Any:
     """Returns a builder of torchvision's model of this name.
 
     It is imported where it is needed: that takes as long as torch itself, in every process of a

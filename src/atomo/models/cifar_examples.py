@@ -43,7 +43,7 @@ class Stem:
 RESNET: Final = Stem("conv1", ("maxpool",))
 
 
-def fitted(
+def fit_stem(
     make: Callable[[Shape, int], torch.nn.Module], stem: Stem, input_shape: Shape, classes: int
 ) -> torch.nn.Module:
     """Returns the network with a stem for these images."""
@@ -134,7 +134,7 @@ def table() -> dict[str, tuple[Callable[[Shape, int], torch.nn.Module], Stem]]:
 
 CIFAR_EXAMPLES: Final[Mapping[str, Builder]] = MappingProxyType(
     {
-        name: Builder(name, partial(fitted, make, stem), SMALLEST)
+        name: Builder(name, partial(fit_stem, make, stem), SMALLEST)
         for name, (make, stem) in table().items()
     }
 )

@@ -2,7 +2,7 @@
 
 from torch.nn import Conv2d, Module
 
-from atomo.models.builder import Builder, Shape, is_large, published
+from atomo.models.builder import Builder, Shape, is_large, torchvision_builder
 from atomo.models.initialise import he_normal
 
 __all__ = ["DENSENET"]
@@ -18,7 +18,7 @@ def densenet(input_shape: Shape, classes: int) -> Module:
 
 def layers121(channels: int, classes: int) -> Module:
     """Growth rate 32 in four blocks: table 1 of the paper."""
-    network: Module = published("densenet121")(num_classes=classes)
+    network: Module = torchvision_builder("densenet121")(num_classes=classes)
     first = Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
     network.set_submodule("features.conv0", first)
     return network
@@ -26,7 +26,7 @@ def layers121(channels: int, classes: int) -> Module:
 
 def layers100(channels: int, classes: int) -> Module:
     """Growth rate 12 in three blocks of 16 layers, two convolutions each: section 4.1."""
-    network: Module = published("DenseNet")(
+    network: Module = torchvision_builder("DenseNet")(
         growth_rate=12, block_config=(16, 16, 16), num_init_features=24, num_classes=classes
     )
     first = Conv2d(channels, 24, 3, padding=1, bias=False)

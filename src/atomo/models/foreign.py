@@ -19,9 +19,9 @@ import torch
 from atomo.distribution import install_command
 from atomo.errors import ConfigError
 from atomo.models.builder import Shape
-from atomo.names import spelled
+from atomo.names import find_spelling
 
-__all__ = ["build_foreign", "build_own", "foreign_name", "is_foreign", "is_own", "tried"]
+__all__ = ["build_foreign", "build_own", "foreign_name", "is_foreign", "is_own", "probe_output"]
 
 CLOSE: Final = 3  # names that an error offers
 
@@ -115,9 +115,9 @@ def foreign_name(name: str) -> str:
         own_callable(name)
         return name
     names = zoo.names()
-    if found := inner if inner in names else spelled(inner, names):
+    if found := inner if inner in names else find_spelling(inner, names):
         return f"{place.lower()}:{found}"
-    offer = near(inner, names)
+    offer = near_names(inner, names)
     raise ConfigError(
         f"unknown network {name!r}; {offer}{zoo.listing} lists all {len(names)} that there are"
     )
@@ -134,7 +134,9 @@ def build_foreign(name: str, input_shape: Shape, classes: int) -> torch.nn.Modul
     if zoo is None:
         model = build_own(name, input_shape, classes)
     else:
-        model = made(name, classes, lambda: zoo.build(inner, input_shape, classes))
+        model = build_translating_errors(
+            name, classes, lambda: zoo.build(inner, input_shape, classes)
+        )
     check_scores(name, model, input_shape, classes)
     return model
 
@@ -146,10 +148,12 @@ def build_own(name: str, input_shape: tuple[int, ...], classes: int) -> torch.nn
         ConfigError: there is no such callable, or it makes none.
     """
     build = own_callable(name)
-    return made(name, classes, lambda: call(build, input_shape, classes))
+    return build_translating_errors(name, classes, lambda: call(build, input_shape, classes))
 
 
-def made(name: str, classes: int, build: Callable[[], object]) -> torch.nn.Module:
+def build_translating_errors(
+    name: str, classes: int, build: Callable[[], object]
+) -> torch.nn.Module:
     """Builds a network, with its errors translated into ours."""
     try:
         model = build()
@@ -178,7 +182,9 @@ def own_callable(name: str) -> Callable[..., object]:
     if not callable(found):
         known = [one for one, value in vars(module).items() if callable(value)]
         told = "there is no such callable" if found is None else f"it is a {type(found).__name__}"
-        raise ConfigError(f"--network {name}: {told}; {near(inner, known)}{place} has {len(known)}")
+        raise ConfigError(
+            f"--network {name}: {told}; {near_names(inner, known)}{place} has {len(known)}"
+        )
     return found  # type: ignore[no-any-return]
 
 
@@ -191,7 +197,7 @@ def call(build: Callable[..., object], input_shape: tuple[int, ...], classes: in
 
 def check_scores(name: str, model: torch.nn.Module, input_shape: Shape, classes: int) -> None:
     """Raises ConfigError unless an image becomes a row of scores."""
-    got = tried(name, model, torch.zeros(1, *input_shape), f"images of {input_shape}")
+    got = probe_output(name, model, torch.zeros(1, *input_shape), f"images of {input_shape}")
     if got != (1, classes):
         raise ConfigError(
             f"--network {name} makes {got} of one image of {input_shape}; it must be scores of "
@@ -199,7 +205,7 @@ def check_scores(name: str, model: torch.nn.Module, input_shape: Shape, classes:
         )
 
 
-def tried(
+def probe_output(
     name: str, model: torch.nn.Module, sample: torch.Tensor, what: str
 ) -> tuple[int, ...] | str:
     """Returns the shape of what the network makes of a sample, or the type of what is no tensor.
@@ -223,7 +229,7 @@ def refusal(name: str, what: str, error: Exception) -> ConfigError:
     return ConfigError(f"--network {name} {what}: {reason or type(error).__name__}")
 
 
-def near(name: str, known: Sequence[str]) -> str:
+def near_names(name: str, known: Sequence[str]) -> str:
     """Returns a few names like this one, to continue an error."""
     close = difflib.get_close_matches(name.lower(), known, n=CLOSE, cutoff=0.5)
     return f"did you mean {', '.join(map(repr, close))}? " if close else ""

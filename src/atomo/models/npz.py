@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.errors import ConfigError, DataError
-from atomo.plain_file import memory_bytes, opened
+from atomo.plain_file import memory_bytes, open_plain
 
 __all__ = ["read_arrays", "read_npz"]
 
@@ -66,8 +66,8 @@ def read_npz(path: Path) -> Mapping[str, Tensor]:
         OSError: it cannot be opened.
     """
     arrays = {key: array for key, array in read_arrays(path).items() if UNUSED not in key}
-    tensors = {renamed(key): laid_out(path, key, array) for key, array in arrays.items()}
-    return joined(path, tensors)
+    tensors = {our_name(key): laid_out(path, key, array) for key, array in arrays.items()}
+    return join_attention(path, tensors)
 
 
 def read_arrays(path: Path, said: str = "--weights") -> Mapping[str, Array]:
@@ -79,7 +79,7 @@ def read_arrays(path: Path, said: str = "--weights") -> Mapping[str, Array]:
     """
     try:
         # Opened here: numpy leaves a damaged file open.
-        with opened(path, linked=True) as content:
+        with open_plain(path, linked=True) as content:
             file = np.load(content, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise DataError(f"{said} {path} is one array, and no .npz file of several")
@@ -97,7 +97,7 @@ def check_size(path: Path, said: str, archive: zipfile.ZipFile) -> None:
         raise DataError(f"{said} {path} unpacks to {size} bytes; this machine's memory has {most}")
 
 
-def renamed(key: str) -> str:
+def our_name(key: str) -> str:
     """Our name of a published key.
 
     >>> renamed("Transformer/encoderblock_3/MlpBlock_3/Dense_1/kernel")
@@ -123,7 +123,7 @@ def laid_out(path: Path, key: str, array: Array) -> Tensor:
     return flat.T
 
 
-def joined(path: Path, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def join_attention(path: Path, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """Returns the same with queries, keys and values one after the other in one tensor."""
     part = re.compile(rf"\.({'|'.join(JOINED)})\.(weight|bias)$")
     whole = {name: tensor for name, tensor in tensors.items() if not part.search(name)}

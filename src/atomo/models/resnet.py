@@ -6,7 +6,7 @@ from functools import partial
 
 from torch.nn import Conv2d, Identity, Module
 
-from atomo.models.builder import Builder, Shape, by_name, is_large, published
+from atomo.models.builder import Builder, Shape, by_name, is_large, torchvision_builder
 from atomo.models.initialise import he_normal
 
 __all__ = ["RESNETS"]
@@ -17,7 +17,7 @@ def resnet(name: str, input_shape: Shape, classes: int) -> Module:
 
     That is, their first convolution is 3x3 with stride 1, and no pooling follows it.
     """
-    network: Module = published(name)(num_classes=classes)
+    network: Module = torchvision_builder(name)(num_classes=classes)
     channels = input_shape[0]
     if is_large(input_shape):
         network.conv1 = Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)

@@ -9,12 +9,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from atomo.errors import ConfigError, DataError
-from atomo.plain_file import opened
+from atomo.plain_file import open_plain
 
-__all__ = ["DAMAGED", "read_tensors"]
+__all__ = ["READ_ERRORS", "read_tensors"]
 
 # As the package says it of bytes, of a dtype that it has no name for, and of absurd sizes.
-DAMAGED: Final = (SafetensorError, KeyError, ValueError, RuntimeError, OverflowError, MemoryError)
+READ_ERRORS: Final = (
+    SafetensorError,
+    KeyError,
+    ValueError,
+    RuntimeError,
+    OverflowError,
+    MemoryError,
+)
 
 
 def read_tensors(
@@ -37,11 +44,11 @@ def read_tensors(
             case ".npz":
                 return of_npz(path)
             case ".safetensors":
-                with opened(path, linked=True):  # a pipe would be waited for
+                with open_plain(path, linked=True):  # a pipe would be waited for
                     return load_file(path)
     except OSError as error:
         raise DataError(f"{said} {path}: {error.strerror or error}") from error
-    except DAMAGED as error:
+    except READ_ERRORS as error:
         raise DataError(f"{said} {path} is damaged: {error}") from error
     raise ConfigError(
         f"{said} {path}: must be {kinds}; other kinds are read by unpickling, which runs what a "

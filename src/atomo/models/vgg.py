@@ -18,7 +18,7 @@ from torch.nn import (
     Sequential,
 )
 
-from atomo.models.builder import Builder, Shape, by_name, is_large, published
+from atomo.models.builder import Builder, Shape, by_name, is_large, torchvision_builder
 from atomo.models.initialise import he_normal
 
 __all__ = ["VGGS"]
@@ -38,7 +38,7 @@ def vgg(depths: tuple[int, ...], normalise: bool, input_shape: Shape, classes: i
     """Returns the published head (4096, 4096) for large images, else two hidden layers of 512."""
     features = convolutions(depths, normalise, input_shape[0])
     if is_large(input_shape):
-        network: Module = published("VGG")(features, num_classes=classes)
+        network: Module = torchvision_builder("VGG")(features, num_classes=classes)
         return network
     network = Sequential(
         OrderedDict(

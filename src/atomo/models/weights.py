@@ -19,7 +19,7 @@ from atomo.errors import ConfigError, DataError
 from atomo.models.npz import read_npz
 from atomo.models.tensor_files import read_tensors
 
-__all__ = ["load_weights", "resized"]
+__all__ = ["load_weights", "resize_positions"]
 
 POSITIONS: Final = ("pos_embed", "pos_embedding")  # as timm and torchvision call them
 COUNTERS: Final = "num_batches_tracked"  # of batch norms, which many files leave out
@@ -43,7 +43,9 @@ def load_weights(network: Module, path: Path) -> None:
     if odd := sorted(found.keys() - own.keys()):
         raise misfit(path, f"the network has no {odd[0]} ({len(odd)} such tensors)")
     head = head_of(network)
-    chosen = {name: fitted(path, name, found.get(name), own[name], name in head) for name in own}
+    chosen = {
+        name: fit_tensor(path, name, found.get(name), own[name], name in head) for name in own
+    }
     with torch.no_grad():
         for name, tensor in chosen.items():
             if tensor is not None:
@@ -68,7 +70,9 @@ def head_of(network: Module) -> frozenset[str]:
     return frozenset({prefix + "weight", prefix + "bias"}) if owners else frozenset()
 
 
-def fitted(path: Path, name: str, found: Tensor | None, own: Tensor, head: bool) -> Tensor | None:
+def fit_tensor(
+    path: Path, name: str, found: Tensor | None, own: Tensor, head: bool
+) -> Tensor | None:
     """Fits a tensor of a file to one of the network; None: the network keeps its own.
 
     Raises:
@@ -83,7 +87,7 @@ def fitted(path: Path, name: str, found: Tensor | None, own: Tensor, head: bool)
         if head and found.shape[1:] == own.shape[1:]:
             return None  # another number of classes
         if name.endswith(POSITIONS) and own.dim() == 3 and len(found) == 1:
-            found = resized(found, own.shape[1])
+            found = resize_positions(found, own.shape[1])
     if found.shape != own.shape:
         shapes = f"{tuple(found.shape)} in the file and {tuple(own.shape)} in the network"
         raise misfit(path, f"{name} is {shapes}")
@@ -96,7 +100,7 @@ def misfit(path: Path, what: str) -> ConfigError:
     return ConfigError(f"--weights {path} does not fit the network: {what}")
 
 
-def resized(
+def resize_positions(
     positions: Float[Tensor, "1 old width"], tokens: int
 ) -> Float[Tensor, "1 new width"] | Float[Tensor, "1 old width"]:
     """Position embeddings of a square grid on another one, bilinear, corners on corners.

@@ -11,7 +11,7 @@ import torch
 
 from atomo.comm_types import name_of_stored, stored_name
 from atomo.errors import DataError
-from atomo.plain_file import created, read_whole
+from atomo.plain_file import create_plain, read_whole
 from atomo.planning import Costs, HostModel, Link, Profile, Scenario
 from atomo.planning.costs import Cost
 from atomo.probing.codec_costs import cost_numbers
@@ -103,7 +103,7 @@ def write_probe(path: Path, subject: ProbeSubject, probe: Probe) -> None:
     }
     beside = path.with_name(f"{path.name}.new")
     try:
-        with created(beside) as file:
+        with create_plain(beside) as file:
             file.write(json.dumps(document, indent=1).encode() + b"\n")
         beside.replace(path)
     except OSError as error:

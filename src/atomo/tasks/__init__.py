@@ -7,7 +7,7 @@ from typing import Any, Final, get_type_hints
 from atomo.codecs.spec import read_call
 from atomo.config import Settings
 from atomo.errors import ConfigError
-from atomo.names import nearest, resolve, spelled
+from atomo.names import find_spelling, nearest, resolve
 from atomo.tables import Table
 from atomo.tasks.base import LOSS, Batch, Metric, Objective, Samples, Scorer, Task, Workload
 
@@ -21,10 +21,10 @@ __all__ = [
     "Scorer",
     "Task",
     "Workload",
-    "chosen",
+    "choose_workload",
     "dataset_named",
     "make_task",
-    "recalled",
+    "restore_task",
     "spec_of",
     "task_of",
 ]
@@ -81,7 +81,7 @@ def settings_of(task: Task | type[Task]) -> list[Field[Any]]:
     return [one for one in fields(task) if not one.metadata.get("kept")]
 
 
-def recalled(task: Task, config: Mapping[str, object]) -> Task:
+def restore_task(task: Task, config: Mapping[str, object]) -> Task:
     """Returns the same task with what a checkpoint of this configuration keeps beside the settings.
 
     Raises:
@@ -99,7 +99,7 @@ def task_of(dataset: str) -> Task:
     'images'
     """
     kinds = TASKS.values() if dataset else ()  # none of them is imported but for a reason
-    found = (kind for kind in kinds if spelled(dataset, kind.datasets()))
+    found = (kind for kind in kinds if find_spelling(dataset, kind.datasets()))
     return next(found, next(iter(TASKS.values())))()
 
 
@@ -110,14 +110,14 @@ def dataset_named(task: Task, name: str) -> str:
         ConfigError: the task has no such data set; the message says which task has, or offers the
             nearest.
     """
-    if not spelled(name, task.datasets()):
+    if not find_spelling(name, task.datasets()):
         other = task_of(name)
-        if spelled(name, other.datasets()):
+        if find_spelling(name, other.datasets()):
             raise ConfigError(f"data set {name!r} is one of --task {other.id}, not of {task.id}")
     return task.dataset_named(name)
 
 
-def chosen(**given: Any) -> Settings:
+def choose_workload(**given: Any) -> Settings:
     """Returns the settings of a run, with the task of the data set that is given, and with the
     network and the data set that its task has where none is.
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int64
 
 from atomo.data import DATASETS, Split, load_dataset
-from atomo.data.preparation import PREPARATIONS, prepared
+from atomo.data.preparation import PREPARATIONS, prepare_images
 from atomo.models import CIFAR_EXAMPLES, MODELS, build_model, network_named
 from atomo.names import resolve
 from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
@@ -71,7 +71,7 @@ class Images(Task):
 
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         if self.augment:
-            data = prepared(load_dataset(dataset, data_dir), self.augment, image_size)
+            data = prepare_images(load_dataset(dataset, data_dir), self.augment, image_size)
         else:
             data = load_dataset(dataset, data_dir, image_size)
         return Workload(

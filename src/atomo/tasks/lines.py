@@ -6,27 +6,27 @@ from pathlib import Path
 from typing import Final
 
 from atomo.errors import DataError
-from atomo.plain_file import opened
+from atomo.plain_file import open_plain
 
-__all__ = ["at", "digits", "lines", "quoted"]
+__all__ = ["digits", "line_error", "quoted", "read_lines"]
 
 LONGEST: Final = 2**30  # bytes of a line: some corpora have all of their text in one
 SHOWN: Final = 60  # characters of what is wrong
 
 
-def lines(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Yields the lines of a file in UTF-8, without their ends.
 
     Raises:
         DataError: it cannot be read, or a line is not UTF-8, or longer than `LONGEST`.
     """
     try:
-        with opened(path, linked=True) as file:
+        with open_plain(path, linked=True) as file:
             for number in count(1):
                 if not (line := file.readline(LONGEST + 1)):
                     return
                 if len(line) > LONGEST:
-                    raise at(path, number, f"more than {LONGEST} bytes")
+                    raise line_error(path, number, f"more than {LONGEST} bytes")
                 yield decoded(line, path, number).rstrip("\r\n")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
@@ -37,10 +37,12 @@ def decoded(line: bytes, path: Path, number: int) -> str:
         return line.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         wrong = line[error.start]
-        raise at(path, number, f"byte {wrong:#04x} at {error.start + 1} is not UTF-8") from error
+        raise line_error(
+            path, number, f"byte {wrong:#04x} at {error.start + 1} is not UTF-8"
+        ) from error
 
 
-def at(path: Path, number: int, what: str) -> DataError:
+def line_error(path: Path, number: int, what: str) -> DataError:
     """Returns the error for one line, counted from 1."""
     return DataError(f"{path}, line {number}: {what}")
 

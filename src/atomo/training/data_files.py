@@ -11,8 +11,8 @@ import xxhash
 from torch import Tensor
 
 from atomo.errors import CheckpointError
-from atomo.models.tensor_files import DAMAGED
-from atomo.plain_file import memory_bytes, opened
+from atomo.models.tensor_files import READ_ERRORS
+from atomo.plain_file import memory_bytes, open_plain
 from atomo.training.index import read_manifest, steps
 from atomo.training.manifest import Entry, manifest_name
 
@@ -24,7 +24,7 @@ PIECE: Final = 2**20  # bytes
 def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
     """Reads the tensors of one file, once its size and its hash are as in the manifest."""
     path = folder / entry.name
-    with opened(path) as file:
+    with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
         check_size(path, size, entry)  # before anything is read: a sparse file may claim terabytes
         if size > (memory := memory_bytes()):
@@ -34,7 +34,7 @@ def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
     check_hash(path, xxhash.xxh3_128_hexdigest(data), entry)
     try:
         return safetensors.torch.load(data)
-    except DAMAGED as error:
+    except READ_ERRORS as error:
         raise CheckpointError(f"{path} is not a safetensors file: {error}") from error
 
 
@@ -42,7 +42,7 @@ def verify(folder: Path, step: int) -> None:
     """Raises CheckpointError unless each file of a checkpoint is there, with its size and hash."""
     with unread(folder / manifest_name(step)):
         for entry in read_manifest(folder, step).files:
-            with opened(folder / entry.name) as file:
+            with open_plain(folder / entry.name) as file:
                 check_size(folder / entry.name, os.fstat(file.fileno()).st_size, entry)
                 check_hash(folder / entry.name, hash_of(file), entry)
 

@@ -20,7 +20,7 @@ from atomo.bounds import ANY, IMAGES, PIXELS, SECONDS, Bound, check
 from atomo.errors import CheckpointError, ConfigError
 from atomo.identity import UNSAID
 from atomo.models import is_own
-from atomo.tasks import make_task, recalled
+from atomo.tasks import make_task, restore_task
 from atomo.training.checkpoint import (
     CheckpointGone,
     Finished,
@@ -127,7 +127,9 @@ def evaluate(
                 agreed(name, getattr(settings, name), found.config)
                 for name in ("network", "dataset", "image_size")
             )
-            task = recalled(make_task(str(found.config.get("task", UNSAID["task"]))), found.config)
+            task = restore_task(
+                make_task(str(found.config.get("task", UNSAID["task"]))), found.config
+            )
             refuse_foreign(network, settings.network)
             subject = build(task, network, dataset, size, settings.data_dir, settings.device)
             evaluation = score(found, subject, settings.eval_batch_size)

@@ -16,7 +16,7 @@ from atomo.communicators.hosts import Hosts, find_hosts, rails_of
 from atomo.communicators.intra_host_group import IntraHostGroup
 from atomo.communicators.pipeline import Averaged
 from atomo.memory import Memory, make_memory
-from atomo.roles import outlives
+from atomo.roles import survives_worker_loss
 from atomo.training.job import Job
 from atomo.training.row_gradients import row_gradients
 from atomo.training.schema import EXCHANGE, HOSTS, MEMORY
@@ -72,7 +72,7 @@ def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
     s = job.settings
     agrees = any(bucket.agreeing for stage in job.stages for bucket in stage.buckets)
     may_change = transport.fault_tolerant or s.spares > 0
-    if agrees or not may_change or not outlives(s.comm_type, s.hierarchical):
+    if agrees or not may_change or not survives_worker_loss(s.comm_type, s.hierarchical):
         return None
     return ElasticGroup(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
 

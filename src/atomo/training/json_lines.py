@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from atomo.errors import CheckpointError
-from atomo.plain_file import opened_own, read_whole
+from atomo.plain_file import open_own, read_whole
 from atomo.training.run_folder import PATIENCE_S, Wait, decoded, explained, present, sync
 
 __all__ = ["append_line", "lines"]
@@ -31,7 +31,7 @@ def append_line(path: Path, record: Mapping[str, object]) -> None:
 
 def own(path: Path, flags: int = 0) -> BinaryIO:
     """The file, open to be written."""
-    return os.fdopen(opened_own(path, flags), "wb")
+    return os.fdopen(open_own(path, flags), "wb")
 
 
 def lines(path: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[Any]:

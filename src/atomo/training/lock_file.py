@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, final
 
 from atomo.errors import CheckpointError
-from atomo.plain_file import created, opened_own, read_start
+from atomo.plain_file import create_plain, open_own, read_start
 from atomo.training.lock_owner import LockOwner, parse, this_process
 from atomo.training.run_folder import TEMPORARY
 
@@ -58,7 +58,7 @@ class FolderTaken(CheckpointError):
 
 def opened(path: Path, right: Right) -> int | None:
     """Opens the lock file if it is nobody else's; None if it was replaced meanwhile."""
-    descriptor = opened_own(path, os.O_CREAT | os.O_SYNC)
+    descriptor = open_own(path, os.O_CREAT | os.O_SYNC)
     try:
         locked = lock(descriptor)
         if not current(path, descriptor):
@@ -109,7 +109,7 @@ def age_s(descriptor: int, path: Path) -> float:
     """Seconds since a file was renewed, by the clock of the server that it lies on."""
     probe = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
-        with created(probe) as now:
+        with create_plain(probe) as now:
             now.write(b"\n")
             now.flush()
             os.utime(now.fileno())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, final
 
 from atomo.errors import CheckpointError
-from atomo.plain_file import opened_own, read_whole
+from atomo.plain_file import open_own, read_whole
 from atomo.training.events import Event, StepDone, Storage, to_json
 from atomo.training.retrying_writer import RetryingWriter
 from atomo.training.run_folder import Staging, Wait, explained
@@ -127,7 +127,7 @@ def append(file: int, line: bytes) -> None:
 
 def reopened(path: Path) -> int:
     """A log to append to, without the line at its end that was torn, if one was."""
-    file = opened_own(path, os.O_APPEND | os.O_CREAT)
+    file = open_own(path, os.O_APPEND | os.O_CREAT)
     try:
         size = os.fstat(file).st_size
         begin = max(0, size - TORN)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import final
 
 from atomo.errors import CheckpointError
-from atomo.plain_file import opened_own
+from atomo.plain_file import open_own
 from atomo.training.lock_file import (
     EVALUATOR,
     LEASE_S,
@@ -111,7 +111,7 @@ class Ownership:
 
     def _relocked(self, named: bool) -> int:
         if named:  # another handle of the same file: its lock is there, or comes with this one
-            descriptor = opened_own(self._path, os.O_SYNC)
+            descriptor = open_own(self._path, os.O_SYNC)
             lock(descriptor)
             return descriptor
         while (found := opened(self._path, self._right)) is None:

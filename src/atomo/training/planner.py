@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, final
 import torch
 
 from atomo.budget import families
-from atomo.coding import AUTO
+from atomo.coding import AUTO_CODEC
 from atomo.config import Settings
 from atomo.planning.prediction import flow_of
 from atomo.training.allowance import Allowance, TimeLeft
@@ -179,7 +179,7 @@ def plan_codecs(settings: Settings, group: PlanGroup) -> CodecPlan | None:
         CheckpointError: the file of codecs in the folder cannot be read.
         TransportError: a rank does not take part.
     """
-    if settings.code != AUTO:
+    if settings.code != AUTO_CODEC:
         return None
     return group.decide(
         settings,
@@ -214,9 +214,9 @@ def search_codecs(settings: Settings, group: PlanGroup, done: int) -> CodecPlan 
 def memory_of_run(settings: Settings) -> str:
     """Returns the memory of a run that continues; auto: any memory."""
     folder, step = continued(settings) or (None, 0)
-    if settings.memory != AUTO or not folder or not step:
+    if settings.memory != AUTO_CODEC or not folder or not step:
         return settings.memory
-    return str(recorded(folder, step).get("memory", AUTO))
+    return str(recorded(folder, step).get("memory", AUTO_CODEC))
 
 
 def bare_job(settings: Settings, group: PlanGroup) -> Job:

@@ -11,7 +11,7 @@ import torch
 from atomo.config import Settings, wants_gpu
 from atomo.errors import INTERRUPTED, AtomoError, ConfigError
 from atomo.roles import has_master
-from atomo.setting_checks import AUTO, CPU
+from atomo.setting_checks import CPU, MPI_AUTO
 from atomo.training.events import Caution, Event, Measuring
 from atomo.training.job import Job
 from atomo.training.master import Master
@@ -22,7 +22,7 @@ from atomo.training.run_control import NO_CONTROL, RunControl
 from atomo.training.thread_share import share_of_cores
 from atomo.training.worker import Worker
 from atomo.transports import Transport
-from atomo.visible import cut, visible
+from atomo.visible import shorten, visible
 
 __all__ = ["run_rank"]
 
@@ -142,7 +142,7 @@ def fail(
     """
     leaves = alone and transport.fault_tolerant
     # Bounded: mpirun takes seconds to pass on megabytes, and nobody hears of the end before.
-    text = visible(cut(reason_of(error).rstrip()))
+    text = visible(shorten(reason_of(error).rstrip()))
     with suppress(OSError):  # who reads it may be gone
         sys.stderr.write(f"atomo: {'lost ' * leaves}{place}: {text}\n")
         sys.stderr.flush()
@@ -173,7 +173,7 @@ def exit_code_of(error: BaseException) -> int:
 
 def sums_on_gpus(settings: Settings) -> bool:
     """Returns True if dense sums may go from GPU to GPU; with a master there are none."""
-    wanted = settings.cuda_aware_mpi == AUTO and wants_gpu(settings.enable_gpu)
+    wanted = settings.cuda_aware_mpi == MPI_AUTO and wants_gpu(settings.enable_gpu)
     return wanted and not has_master(settings.comm_type)
 
 

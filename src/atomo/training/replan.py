@@ -11,7 +11,7 @@ from typing import Any, final
 
 from atomo.budget import Family, families
 from atomo.codecs import Codec
-from atomo.coding import AUTO
+from atomo.coding import AUTO_CODEC
 from atomo.config import Settings
 from atomo.planning import predict
 from atomo.planning.comparison import MIN_GAIN
@@ -72,7 +72,7 @@ def replan_job(asked: Settings, job: Job, group: PlanGroup, times: StepTimes) ->
         times: on rank 0.
     """
     began = time.perf_counter()
-    some = families(asked, job.settings.memory) if asked.code == AUTO else []
+    some = families(asked, job.settings.memory) if asked.code == AUTO_CODEC else []
     codecs = [*dict.fromkeys([*codecs_of(some), main_codec(job), *tensor_codecs(job)])]
     under_way = UNDER_WAY if asked.grouping.searched else 1
     measured = measure_job(

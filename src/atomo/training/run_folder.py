@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeVar, final
 
 from atomo.errors import CheckpointError
 from atomo.file_limit import file_limit
-from atomo.plain_file import check_target, created
+from atomo.plain_file import check_target, create_plain
 
 __all__ = [
     "PATIENCE_S",
@@ -74,7 +74,7 @@ class Staging:
         self._staged[name] = path
         with explained(self._folder / name, size):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with created(path) as file:
+            with create_plain(path) as file:
                 file.writelines(pieces)
                 sync(file)
 
@@ -125,7 +125,7 @@ def probe(wanted: Path, needed: int) -> None:
     path = wanted.with_name(f".probe.{os.getpid()}{TEMPORARY}")
     with explained(wanted, needed):
         try:
-            with created(path) as file:
+            with create_plain(path) as file:
                 file.write(b"\n")
                 sync(file)
             if shutil.disk_usage(wanted.parent).free < needed:

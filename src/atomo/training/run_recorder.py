@@ -10,7 +10,7 @@ from typing import Final, final
 
 from torch import Tensor
 
-from atomo.coding import AUTO, codecs_text
+from atomo.coding import AUTO_CODEC, codecs_text
 from atomo.communicators import GradientCounts
 from atomo.errors import CheckpointError
 from atomo.identity import record
@@ -267,7 +267,7 @@ class RunRecorder:
         return Started(
             network=s.network,
             dataset=s.dataset,
-            code=AUTO if plan.codecs else codecs_text(s.code, s.code_schedule, s.code_for),
+            code=AUTO_CODEC if plan.codecs else codecs_text(s.code, s.code_schedule, s.code_for),
             memory=s.memory,
             workers=job.workers,
             parameters=job.entries,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from atomo.config import Settings
-from atomo.launch.mpirun import command
+from atomo.launch.mpirun import mpirun_command
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ print(MPI.COMM_WORLD.rank, socket.gethostname(), flush=True)
 )
 def test_ranks_are_dealt_out_within_the_slots(text, where, cluster, tmp_path: Path):
     (tmp_path / "hosts").write_text(text)
-    line = command(Settings(n=5, hostfile=str(tmp_path / "hosts")), [])
+    line = mpirun_command(Settings(n=5, hostfile=str(tmp_path / "hosts")), [])
     start = line[: line.index(sys.executable) + 1]
     told = cluster.does("exec", "h1", *start, "-c", SAY_WHERE).splitlines()
     ranks = sorted(line for line in told if line[:1].isdigit())  # mpirun may print a warning

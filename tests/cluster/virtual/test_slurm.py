@@ -18,9 +18,9 @@ pytestmark = [
 HOSTS = 3
 WHERE = """\
 import subprocess, sys
-from atomo.launch.given import given
-from atomo.launch.mpirun import command
-line = command(given(sys.argv[1:], "train", "").settings, [])
+from atomo.launch.given import parse_cli_settings
+from atomo.launch.mpirun import mpirun_command
+line = mpirun_command(parse_cli_settings(sys.argv[1:], "train", "").settings, [])
 start = line[: line.index(sys.executable)]
 sys.exit(subprocess.call([*start, "sh", "-c", "echo $OMPI_COMM_WORLD_RANK $(hostname)"]))
 """

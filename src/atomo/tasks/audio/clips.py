@@ -18,7 +18,7 @@ from torch import Tensor
 from atomo.tasks.audio.mfcc import HOP, WINDOW
 from atomo.tasks.audio.prompts import read_prompts
 from atomo.tasks.audio.waves import coefficients
-from atomo.tasks.lines import at, lines, quoted
+from atomo.tasks.lines import line_error, quoted, read_lines
 
 __all__ = ["FRAMES", "GENDERS", "Clips", "features", "read_clips"]
 
@@ -54,10 +54,10 @@ def read_clips(folder: Path) -> Clips:
 def read_genders(path: Path) -> dict[str, int]:
     """Returns the gender of each speaker."""
     found: dict[str, int] = {}
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         parts = line.split()
         if len(parts) != 2 or parts[1].lower() not in GENDERS:
-            raise at(path, number, f"{quoted(line)}; expected SPEAKER and one of f, m")
+            raise line_error(path, number, f"{quoted(line)}; expected SPEAKER and one of f, m")
         found[parts[0]] = GENDERS.index(parts[1].lower())
     return found
 

@@ -15,7 +15,7 @@ from torch.nn.functional import ctc_loss
 from atomo.tasks.audio.alphabet import BLANK
 from atomo.tasks.base import Objective
 
-__all__ = ["CTC", "ended", "frames_needed", "greedy"]
+__all__ = ["CTC", "decode_greedy", "frames_needed", "silence_after_end"]
 
 NEVER: Final = -1e30  # the logarithm of no probability; sums of it stay finite, and so do gradients
 
@@ -27,14 +27,16 @@ def frames_needed(numbers: Int64[Tensor, " n"]) -> int:
     return len(numbers) + int((numbers[1:] == numbers[:-1]).sum())
 
 
-def ended(scores: Float[Tensor, "b t k"], inside: Bool[Tensor, "b t"]) -> Float[Tensor, "b t k"]:
+def silence_after_end(
+    scores: Float[Tensor, "b t k"], inside: Bool[Tensor, "b t"]
+) -> Float[Tensor, "b t k"]:
     """Logarithms of probabilities, whose frames that are not `inside` say blank."""
     silence = torch.full_like(scores[0, 0], NEVER)
     silence[BLANK] = 0
     return scores.where(inside[:, :, None], silence)
 
 
-def greedy(scores: Float[Tensor, "b t k"]) -> Int64[Tensor, "b t"]:
+def decode_greedy(scores: Float[Tensor, "b t k"]) -> Int64[Tensor, "b t"]:
     """Returns the likeliest number of each frame, repeats and blanks left out, followed
     by zeros.
     """
@@ -61,7 +63,7 @@ class CTC(Objective):
         """In float32, whatever the network is computed in.
 
         Args:
-            outputs: logarithms of probabilities, as `ended` returns them.
+            outputs: logarithms of probabilities, as `silence_after_end` returns them.
             targets: texts, followed by zeros. Numbers that the outputs do not have are left out.
         """
         known = (targets != BLANK) & (targets < outputs.shape[2])
@@ -71,7 +73,7 @@ class CTC(Objective):
 
     def right(self, outputs: Float[Tensor, "b t k"], targets: Int64[Tensor, "b n"]) -> Tensor:
         """Texts that greedy reading has without an error."""
-        texts = greedy(outputs)
+        texts = decode_greedy(outputs)
         width = max(texts.shape[1], targets.shape[1])
         one, other = (
             torch.nn.functional.pad(numbers, (0, width - numbers.shape[1]))

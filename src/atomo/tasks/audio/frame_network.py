@@ -10,7 +10,7 @@ from torch.nn.functional import log_softmax, relu
 from torch.nn.init import kaiming_normal_, orthogonal_
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from atomo.tasks.audio.ctc import ended
+from atomo.tasks.audio.ctc import silence_after_end
 
 __all__ = ["FrameBiLSTM", "frames_after"]
 
@@ -46,7 +46,7 @@ class FrameBiLSTM(Module):
         self.second = Conv1d(hidden, hidden, WIDTH, padding=WIDTH // 2)
         self.lstm = LSTM(hidden, hidden, LAYERS, batch_first=True, bidirectional=True)
         self.head = Linear(2 * hidden, 1 + characters)
-        wake(self)
+        initialise_weights(self)
 
     def forward(
         self, coefficients: Float[Tensor, "b c t"], lengths: Int64[Tensor, " b"]
@@ -62,11 +62,11 @@ class FrameBiLSTM(Module):
         outputs, _ = pad_packed_sequence(
             self.lstm(packed)[0], batch_first=True, total_length=first.shape[2]
         )
-        return ended(log_softmax(self.head(outputs).float(), 2), inside)
+        return silence_after_end(log_softmax(self.head(outputs).float(), 2), inside)
 
 
 @torch.no_grad()
-def wake(network: FrameBiLSTM) -> None:
+def initialise_weights(network: FrameBiLSTM) -> None:
     """First weights that keep a signal's size from layer to layer.
 
     With PyTorch's own, which shrink it, the network says nothing but blank for three times as many

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from atomo.errors import DataError
-from atomo.tasks.lines import at, lines, quoted
+from atomo.tasks.lines import line_error, quoted, read_lines
 
 __all__ = ["Prompt", "read_prompts"]
 
@@ -26,7 +26,7 @@ class Prompt:
 
     def wrong(self, what: str) -> DataError:
         """Returns the error for this line."""
-        return at(self.source, self.line, what)
+        return line_error(self.source, self.line, what)
 
 
 def read_prompts(folder: Path) -> list[Prompt]:
@@ -41,7 +41,7 @@ def read_prompts(folder: Path) -> list[Prompt]:
             f"and {folder.name}/waves/SPEAKER/SPEAKER_NUMBER.wav"
         )
     source = folder / "prompts.txt"
-    found = [prompt(folder, source, n, line) for n, line in enumerate(lines(source), 1)]
+    found = [prompt(folder, source, n, line) for n, line in enumerate(read_lines(source), 1)]
     if not found:
         raise DataError(f"{source} is empty; it must name a recording a line")
     return found
@@ -51,6 +51,8 @@ def prompt(folder: Path, source: Path, number: int, line: str) -> Prompt:
     name, *words = line.split() or [""]
     speaker, _, recording = name.rpartition("_")
     if not speaker or not recording:
-        raise at(source, number, f"{quoted(name)} is no SPEAKER_NUMBER, with which a line begins")
+        raise line_error(
+            source, number, f"{quoted(name)} is no SPEAKER_NUMBER, with which a line begins"
+        )
     path = folder / "waves" / speaker / f"{name}.wav"
     return Prompt(path, speaker, unicodedata.normalize("NFC", " ".join(words)), source, number)

@@ -18,7 +18,7 @@ from atomo.tasks.audio.frame_network import FrameBiLSTM, frames_after
 from atomo.tasks.audio.mfcc import COEFFICIENTS, RATE
 from atomo.tasks.audio.prompts import Prompt, read_prompts
 from atomo.tasks.audio.waves import coefficients
-from atomo.tasks.audio.word_errors import METRICS, WordErrors, require_jiwer
+from atomo.tasks.audio.word_errors import WORD_METRICS, WordErrors, require_jiwer
 from atomo.tasks.base import KEPT, Batch, Metric, Samples, Task, Workload
 
 __all__ = ["Transcription"]
@@ -96,7 +96,7 @@ class Transcription(Task):
 
     id: ClassVar[str] = "transcription"
     samples: ClassVar[str] = "recordings"
-    metrics: ClassVar[tuple[Metric, ...]] = METRICS
+    metrics: ClassVar[tuple[Metric, ...]] = WORD_METRICS
     network: ClassVar[str] = "ConvBiLSTM"
     dataset: ClassVar[str] = CORPUS
 
@@ -110,7 +110,7 @@ class Transcription(Task):
         self.no_size(image_size)
         require_jiwer()
         root = data_dir / self.dataset_named(dataset).lower()
-        train, test = (spoken(root / split) for split in ("train", "test"))
+        train, test = (prompts_with_text(root / split) for split in ("train", "test"))
         alphabet = Alphabet(self.alphabet or Alphabet.of(one.text for one in train).characters)
         return Workload(
             SpokenSamples(train, alphabet, self.seconds, self.stride),
@@ -127,7 +127,7 @@ class Transcription(Task):
         return FrameBiLSTM(COEFFICIENTS, self.hidden, self.stride, characters)
 
 
-def spoken(folder: Path) -> list[Prompt]:
+def prompts_with_text(folder: Path) -> list[Prompt]:
     """Returns the prompts of a split, all of which have a text."""
     prompts = read_prompts(folder)
     for one in prompts:

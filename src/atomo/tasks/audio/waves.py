@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.errors import DataError
-from atomo.plain_file import opened
+from atomo.plain_file import open_plain
 from atomo.tasks.audio.mfcc import RATE, WINDOW, mfcc
 
 __all__ = ["coefficients"]
@@ -43,7 +43,7 @@ def coefficients(path: Path, most: int, whole: bool = False) -> Float[Tensor, "1
 def read_wave(path: Path, most: int) -> Float[Tensor, " n"]:
     """Returns the first samples of a recording, from -1 to 1."""
     try:
-        with opened(path, linked=True) as file, wave.open(file) as sound:
+        with open_plain(path, linked=True) as file, wave.open(file) as sound:
             kind = sound.getnchannels(), 8 * sound.getsampwidth(), sound.getframerate()
             data = sound.readframes(most) if kind == (1, 16, RATE) else b""
     except OSError as error:

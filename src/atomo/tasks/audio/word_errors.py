@@ -14,14 +14,14 @@ from torch import Tensor
 from atomo.distribution import install_command
 from atomo.errors import ConfigError
 from atomo.tasks.audio.alphabet import Alphabet
-from atomo.tasks.audio.ctc import CTC, greedy
+from atomo.tasks.audio.ctc import CTC, decode_greedy
 from atomo.tasks.base import LOSS, Metric, Scorer
 
-__all__ = ["METRICS", "WordErrors", "require_jiwer"]
+__all__ = ["WORD_METRICS", "WordErrors", "require_jiwer"]
 
 WER: Final = Metric("wer", "WER", "WER", higher_is_better=False)
 CER: Final = Metric("cer", "CER", "CER", higher_is_better=False)
-METRICS: Final = (WER, CER)
+WORD_METRICS: Final = (WER, CER)
 
 
 def require_jiwer() -> None:
@@ -45,7 +45,7 @@ class WordErrors(Scorer):
 
     def add(self, outputs: Float[Tensor, "b t k"], targets: Int64[Tensor, "b n"]) -> None:
         self._references += self._read(targets)
-        self._texts += self._read(greedy(outputs))
+        self._texts += self._read(decode_greedy(outputs))
         self._loss += float(CTC().loss(outputs, targets).double()) * len(targets)
 
     def values(self) -> Mapping[str, float]:

@@ -72,7 +72,7 @@ class Detector(Module):
                 to learn, and there are none.
         """
         shapes = [(3, *size) for size in sizes.tolist()]
-        images = [one.float() / 255 for one in divided(pixels, shapes)]
+        images = [one.float() / 255 for one in split_rows(pixels, shapes)]
         if not self.training:
             return self.seen(images)
         assert counts is not None and boxes is not None and categories is not None  # noqa: PT018
@@ -125,7 +125,7 @@ class Detector(Module):
         return {**found, **final}
 
 
-def divided(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+def split_rows(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """Tensors of these shapes, from one that has them in a row."""
     lengths = [torch.Size(shape).numel() for shape in shapes]
     return [one.view(shape) for one, shape in zip(torch.split(flat, lengths), shapes, strict=True)]
@@ -141,5 +141,5 @@ def add_masks(targets: Sequence[Target], masks: Tensor | None, sizes: Tensor) ->
         )
     assert masks is not None
     shapes = [(n, *size) for n, size in zip(counts, sizes.tolist(), strict=True)]
-    for target, own in zip(targets, divided(masks, shapes), strict=True):
+    for target, own in zip(targets, split_rows(masks, shapes), strict=True):
         target["masks"] = own

@@ -22,7 +22,7 @@ __all__ = ["NORMS", "freeze", "renormalise"]
 GROUPS: Final = 32
 
 
-def frozen(norm: BatchNorm2d) -> Module:
+def frozen_norm(norm: BatchNorm2d) -> Module:
     """Returns the same with statistics, scale and shift that stay."""
     from torchvision.ops import FrozenBatchNorm2d  # slow to import
 
@@ -31,13 +31,13 @@ def frozen(norm: BatchNorm2d) -> Module:
     return made
 
 
-def grouped(norm: BatchNorm2d) -> Module:
+def group_norm(norm: BatchNorm2d) -> Module:
     """Statistics of groups of an image's own channels."""
     return GroupNorm(math.gcd(GROUPS, norm.num_features), norm.num_features, norm.eps)
 
 
 NORMS: Final[Mapping[str, Callable[[BatchNorm2d], Module]]] = MappingProxyType(
-    {"batch": lambda norm: norm, "group": grouped, "frozen": frozen}
+    {"batch": lambda norm: norm, "group": group_norm, "frozen": frozen_norm}
 )
 
 

@@ -87,7 +87,7 @@ def read_runs(counts: Any, size: object, height: int, width: int) -> Runs:
     if size != [height, width]:
         raise ValueError(f"has runs for [h, w] = {size}, and the image is {[height, width]}")
     if isinstance(counts, str):
-        counts = decompressed(counts)
+        counts = decompress_counts(counts)
     whole = isinstance(counts, list) and all(type(one) is int and one >= 0 for one in counts)
     if not whole or sum(counts) != height * width:
         raise ValueError(
@@ -97,7 +97,7 @@ def read_runs(counts: Any, size: object, height: int, width: int) -> Runs:
     return Runs(array("q", counts))
 
 
-def decompressed(text: str) -> list[int]:
+def decompress_counts(text: str) -> list[int]:
     """The counts in a string of pycocotools: five bits a character, differences from the third on.
 
     It is read here since pycocotools trusts it.
@@ -120,6 +120,6 @@ def decompressed(text: str) -> list[int]:
 def mask_of(outline: Outline, height: int, width: int) -> UInt8[np.ndarray, "h w"]:
     """1 where the object is."""
     # pycocotools' own `decode` warns of what it does with NumPy 2.
-    counts = decompressed(outline.encoded(height, width)["counts"].decode())
+    counts = decompress_counts(outline.encoded(height, width)["counts"].decode())
     inside = (np.arange(len(counts)) % 2).astype(np.uint8)
     return inside.repeat(counts).reshape(width, height).T

@@ -22,14 +22,14 @@ from atomo.tasks.detection.annotations import Annotations, Instance, Picture
 from atomo.tasks.detection.coco import pycocotools
 from atomo.tasks.detection.network import Detections
 
-__all__ = ["METRICS", "AveragePrecisionScorer", "SummedLosses", "Truth"]
+__all__ = ["DETECTION_METRICS", "AveragePrecisionScorer", "SummedLosses", "Truth"]
 
 THRESHOLDS: Final[Mapping[str, slice]] = {
     "ap": slice(None),
     "ap50": slice(0, 1),
     "ap75": slice(5, 6),
 }
-METRICS: Final = (
+DETECTION_METRICS: Final = (
     Metric("box_ap", "box AP", "box AP"),
     Metric("box_ap50", "AP50"),
     Metric("box_ap75", "AP75"),
@@ -151,10 +151,12 @@ class AveragePrecisionScorer(Scorer):
         pictures = self._truth.annotations.pictures
         sizes = [(pictures[place].height, pictures[place].width) for place in places]
         each = zip(named, boxes, masks, sizes, strict=True)
-        return [one | {"segmentation": pasted(box, mask, size)} for one, box, mask, size in each]
+        return [
+            one | {"segmentation": paste_mask(box, mask, size)} for one, box, mask, size in each
+        ]
 
 
-def pasted(box: Float[Tensor, " 4"], mask: Float[Tensor, "s s"], size: tuple[int, int]) -> Any:
+def paste_mask(box: Float[Tensor, " 4"], mask: Float[Tensor, "s s"], size: tuple[int, int]) -> Any:
     """Returns a mask over its box, on an image of this size."""
     from torchvision.models.detection.roi_heads import paste_masks_in_image  # slow to import
 

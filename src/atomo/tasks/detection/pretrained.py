@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import Module
 
 from atomo.errors import ConfigError, DataError
-from atomo.models.tensor_files import DAMAGED
-from atomo.plain_file import opened
+from atomo.models.tensor_files import READ_ERRORS
+from atomo.plain_file import open_plain
 from atomo.tasks.detection.norms import freeze
 
-__all__ = ["load_body", "stages", "train_last"]
+__all__ = ["backbone_stages", "load_body", "train_last"]
 
 STEM: Final = ("conv1", "bn1")  # of a residual network
 FEATURES: Final = "features."  # before the names of MobileNet's
@@ -36,23 +36,23 @@ def load_body(body: Module, path: Path) -> None:
     with torch.no_grad():
         for name, own in body.state_dict().items():
             if not name.endswith(COUNTER):
-                own.copy_(fitting(path, name, given.get(name), own))
+                own.copy_(fitting_tensor(path, name, given.get(name), own))
 
 
 def read(path: Path) -> Mapping[str, Tensor]:
     try:
-        with opened(path, linked=True):  # a pipe would be waited for
+        with open_plain(path, linked=True):  # a pipe would be waited for
             return load_file(path)
     except OSError as error:
         raise DataError(f"detection(backbone=...): cannot read {path}: {error}") from error
-    except DAMAGED as error:
+    except READ_ERRORS as error:
         raise DataError(
             f"detection(backbone=...): {path} is no file of safetensors ({error}); write the state "
             "dict of torchvision's classifier with safetensors.torch.save_file"
         ) from error
 
 
-def fitting(path: Path, name: str, found: Tensor | None, own: Tensor) -> Tensor:
+def fitting_tensor(path: Path, name: str, found: Tensor | None, own: Tensor) -> Tensor:
     """Returns a tensor of the file, if it is the one that the network needs."""
     if found is None:
         raise ConfigError(
@@ -74,7 +74,7 @@ def train_last(body: Any, layers: int) -> None:
     Raises:
         ConfigError: there are fewer stages.
     """
-    found = stages(body)
+    found = backbone_stages(body)
     if layers > len(found):
         raise ConfigError(
             f"detection(trainable_layers={layers}): the backbone has {len(found)}; at most as many"
@@ -84,7 +84,7 @@ def train_last(body: Any, layers: int) -> None:
             freeze(one)
 
 
-def stages(body: Any) -> list[Sequence[Module]]:
+def backbone_stages(body: Any) -> list[Sequence[Module]]:
     """Returns the parts of a backbone that torchvision counts as its layers, the first
     one first.
     """

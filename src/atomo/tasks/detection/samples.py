@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from atomo.data.files import decode
+from atomo.data.files import decode_image
 from atomo.data.hashing import uniforms
 from atomo.errors import DataError
 from atomo.tasks.base import Batch, Samples
@@ -43,7 +43,7 @@ class SeenPictures(Samples):
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
         chosen = [self.annotations.pictures[index] for index in indices.tolist()]
         images = [read_picture(self.folder, self.annotations.source, one) for one in chosen]
-        return Batch(packed(images), indices)
+        return Batch(pack_images(images), indices)
 
 
 @final
@@ -90,7 +90,7 @@ class ShownPictures(Samples):
         images, boxes, categories, masks = zip(*shown, strict=True)
         counts = torch.tensor([len(one) for one in boxes])
         objects = (torch.cat(boxes), torch.cat(categories), torch.cat(masks))
-        return Batch((*packed(images), counts, *objects), indices)
+        return Batch((*pack_images(images), counts, *objects), indices)
 
     def show(self, picture: Picture, mirrored: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns the image, its boxes, their categories, and the pixels of their masks."""
@@ -130,7 +130,7 @@ def corners(chosen: Sequence[Instance], picture: Picture) -> Float[Tensor, "n 4"
 
 def read_picture(folder: Path, source: Path, picture: Picture) -> UInt8[Tensor, "3 h w"]:
     """Returns the pixels of an image, which has the size that its annotations are for."""
-    image = decode(str(folder / picture.file))
+    image = decode_image(str(folder / picture.file))
     told = picture.height, picture.width
     if image.shape[1:] != told:
         height, width = image.shape[1:]
@@ -141,7 +141,7 @@ def read_picture(folder: Path, source: Path, picture: Picture) -> UInt8[Tensor, 
     return image
 
 
-def packed(
+def pack_images(
     images: Sequence[UInt8[Tensor, "3 _ _"]],
 ) -> tuple[UInt8[Tensor, " n"], Int64[Tensor, "b 2"]]:
     """Returns all pixels in a row, and the sizes (height, width)."""

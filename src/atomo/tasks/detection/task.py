@@ -15,10 +15,15 @@ from atomo.tasks.detection.coco import pycocotools
 from atomo.tasks.detection.layout import find_split
 from atomo.tasks.detection.network import Detector
 from atomo.tasks.detection.norms import NORMS, renormalise
-from atomo.tasks.detection.precision import METRICS, AveragePrecisionScorer, SummedLosses, Truth
+from atomo.tasks.detection.precision import (
+    DETECTION_METRICS,
+    AveragePrecisionScorer,
+    SummedLosses,
+    Truth,
+)
 from atomo.tasks.detection.pretrained import load_body, train_last
 from atomo.tasks.detection.samples import SeenPictures, ShownPictures
-from atomo.tasks.detection.zoo import DETECTORS, Frame
+from atomo.tasks.detection.zoo import DETECTORS, DetectorSizes
 
 __all__ = ["Detection"]
 
@@ -64,7 +69,7 @@ class Detection(Task):
 
     id: ClassVar[str] = "detection"
     samples: ClassVar[str] = "images"
-    metrics: ClassVar[tuple[Metric, ...]] = METRICS
+    metrics: ClassVar[tuple[Metric, ...]] = DETECTION_METRICS
     network: ClassVar[str] = DETECTORS[0].name
     dataset: ClassVar[str] = COCO
     scores_training: ClassVar[bool] = False
@@ -106,7 +111,7 @@ class Detection(Task):
         truth = Truth(seen)
         return Workload(
             # It is large, and an evaluator has no use for it.
-            ShownPictures(partial(like, seen, train.annotations), train.images),
+            ShownPictures(partial(match_categories, seen, train.annotations), train.images),
             SeenPictures(seen, val.images),
             lambda name: self._build(name, seen, data_dir),
             SummedLosses(),
@@ -123,7 +128,7 @@ class Detection(Task):
                 f"{kind.name} learns masks; give it one, or --network fasterrcnn_resnet50_fpn"
             )
         sizes = self.min_size, self.max_size, self.regions, self.detections, self.width
-        model: Any = kind.build(kind.name, Frame(len(seen.categories), *sizes))
+        model: Any = kind.build(kind.name, DetectorSizes(len(seen.categories), *sizes))
         renormalise(model, self.norm or ("frozen" if self.backbone else "batch"))
         if self.backbone:
             load_body(model.backbone.body, data_dir / self.backbone)
@@ -131,7 +136,7 @@ class Detection(Task):
         return Detector(model, list(seen.categories))
 
 
-def like(seen: Annotations, path: Path) -> Annotations:
+def match_categories(seen: Annotations, path: Path) -> Annotations:
     """Annotations to train on, with the categories of those to evaluate on.
 
     Raises:

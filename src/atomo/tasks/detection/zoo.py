@@ -8,7 +8,7 @@ from torch.nn import BatchNorm2d, Module
 
 from atomo.errors import ConfigError
 
-__all__ = ["DETECTORS", "DetectorKind", "Frame"]
+__all__ = ["DETECTORS", "DetectorKind", "DetectorSizes"]
 
 WIDTH: Final = 256  # channels of the published networks
 MEDIUM: Final = 4  # times as many units of the box head
@@ -16,7 +16,7 @@ MEDIUM: Final = 4  # times as many units of the box head
 
 @final
 @dataclass(frozen=True)
-class Frame:
+class DetectorSizes:
     """Sizes of a detector's images and boxes; 0: the network's own."""
 
     categories: int
@@ -52,10 +52,10 @@ class DetectorKind:
 
     name: str
     masks: bool
-    build: Callable[[str, Frame], Module]
+    build: Callable[[str, DetectorSizes], Module]
 
 
-def ready_made(name: str, frame: Frame) -> Module:
+def torchvision_detector(name: str, frame: DetectorSizes) -> Module:
     """Builds torchvision's detector of this name, with random weights."""
     from torchvision.models import detection  # slow to import
 
@@ -81,7 +81,7 @@ def pyramid(name: str, width: int) -> Module:
     return made
 
 
-def faster(name: str, frame: Frame) -> Module:
+def build_faster_rcnn(name: str, frame: DetectorSizes) -> Module:
     """Faster R-CNN on a residual network with a pyramid; at 256 channels, torchvision's."""
     from torchvision.models.detection.faster_rcnn import FasterRCNN
 
@@ -91,7 +91,7 @@ def faster(name: str, frame: Frame) -> Module:
     return built
 
 
-def box_head(frame: Frame) -> dict[str, Module]:
+def box_head(frame: DetectorSizes) -> dict[str, Module]:
     """Builds the head that predicts the category and the box of a region."""
     from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 
@@ -102,7 +102,7 @@ def box_head(frame: Frame) -> dict[str, Module]:
     }
 
 
-def masked(name: str, frame: Frame) -> Module:
+def build_mask_rcnn(name: str, frame: DetectorSizes) -> Module:
     """Mask R-CNN likewise."""
     from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, MaskRCNNPredictor
 
@@ -119,10 +119,10 @@ def masked(name: str, frame: Frame) -> Module:
 
 RESIDUAL: Final = ("resnet50", "resnet18", "resnet34", "resnet101")
 DETECTORS: Final = (
-    *(DetectorKind(f"maskrcnn_{one}_fpn", True, masked) for one in RESIDUAL),
-    *(DetectorKind(f"fasterrcnn_{one}_fpn", False, faster) for one in RESIDUAL),
-    DetectorKind("maskrcnn_resnet50_fpn_v2", True, ready_made),
-    DetectorKind("fasterrcnn_resnet50_fpn_v2", False, ready_made),
-    DetectorKind("fasterrcnn_mobilenet_v3_large_fpn", False, ready_made),
-    DetectorKind("fasterrcnn_mobilenet_v3_large_320_fpn", False, ready_made),
+    *(DetectorKind(f"maskrcnn_{one}_fpn", True, build_mask_rcnn) for one in RESIDUAL),
+    *(DetectorKind(f"fasterrcnn_{one}_fpn", False, build_faster_rcnn) for one in RESIDUAL),
+    DetectorKind("maskrcnn_resnet50_fpn_v2", True, torchvision_detector),
+    DetectorKind("fasterrcnn_resnet50_fpn_v2", False, torchvision_detector),
+    DetectorKind("fasterrcnn_mobilenet_v3_large_fpn", False, torchvision_detector),
+    DetectorKind("fasterrcnn_mobilenet_v3_large_320_fpn", False, torchvision_detector),
 )

@@ -17,7 +17,7 @@ from torch.nn import Module
 
 from atomo.distribution import install_command
 from atomo.errors import ConfigError, DataError
-from atomo.plain_file import MOST, memory_bytes
+from atomo.plain_file import MAX_JSON_BYTES, memory_bytes
 
 __all__ = ["read_encoder", "read_tokeniser", "token_ids"]
 
@@ -37,7 +37,7 @@ def read_tokeniser(folder: Path) -> Any:
     """
     library = transformers(folder)
     read = library.AutoTokenizer.from_pretrained
-    made = explained(
+    made = translate_errors(
         "tokeniser", folder, lambda: read(folder, local_files_only=True, trust_remote_code=False)
     )
     if made.pad_token_id is None:
@@ -51,7 +51,7 @@ def token_ids(tokeniser: Any, folder: Path, sentences: Sequence[str], most: int)
     Raises:
         DataError: the tokeniser, which came from this folder, cannot divide a sentence.
     """
-    found: list[list[int]] = explained(
+    found: list[list[int]] = translate_errors(
         "tokeniser",
         folder,
         lambda: tokeniser([*sentences], truncation=True, max_length=most)["input_ids"],
@@ -67,7 +67,7 @@ def read_encoder(folder: Path) -> Module:
         DataError: there is no such folder, or no encoder in it that has all of its weights.
     """
     library = transformers(folder)
-    made, told = explained("encoder", folder, lambda: loaded(library, folder))
+    made, told = translate_errors("encoder", folder, lambda: load_encoder(library, folder))
     lacking = sorted(name for name in told["missing_keys"] if not name.startswith(DRAWN))
     if lacking or told["mismatched_keys"]:
         names = [*lacking, *(str(one[0]) for one in told["mismatched_keys"])]
@@ -79,7 +79,7 @@ def read_encoder(folder: Path) -> Module:
     return encoder
 
 
-def loaded(library: Any, folder: Path) -> Any:
+def load_encoder(library: Any, folder: Path) -> Any:
     """Returns the encoder, and what was found in the file."""
     return library.AutoModel.from_pretrained(
         folder,
@@ -122,12 +122,12 @@ def transformers(folder: Path) -> Any:
 def check_sizes(folder: Path) -> None:
     """Raises DataError for a file that the package would read whole, and that has no such size."""
     for path in folder.iterdir():
-        most = memory_bytes() if path.suffix in WEIGHTS else MOST
+        most = memory_bytes() if path.suffix in WEIGHTS else MAX_JSON_BYTES
         if path.is_file() and (size := path.stat().st_size) > most:
             raise DataError(f"{path} has {size} bytes; at most {most} are read")
 
 
-def explained(what: str, folder: Path, read: Callable[[], T]) -> T:
+def translate_errors(what: str, folder: Path, read: Callable[[], T]) -> T:
     """Translates errors of a read into ours."""
     try:
         return read()

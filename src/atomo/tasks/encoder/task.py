@@ -16,7 +16,7 @@ from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
 from atomo.tasks.classes import ACCURACY, F1, CrossEntropy, FScorer
 from atomo.tasks.encoder.folder import read_encoder, read_tokeniser, token_ids
 from atomo.tasks.encoder.network import EncoderClassifier
-from atomo.tasks.text.sentences import DATASETS, Sentences, numbered, read_splits
+from atomo.tasks.text.sentences import CORPORA, Sentences, number_classes, read_splits
 
 __all__ = ["SentenceEncoder"]
 
@@ -42,7 +42,7 @@ class TokenSamples(Samples):
         read = token_ids(tokeniser, folder, sentences, length)
         self._tokens = [torch.tensor(one) for one in read]
         self._padding = int(tokeniser.pad_token_id)
-        self._labels = numbered(split, classes)
+        self._labels = number_classes(split, classes)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -77,7 +77,7 @@ class SentenceEncoder(Task):
     samples: ClassVar[str] = "sentences"
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, F1)
     network: ClassVar[str] = "Encoder"
-    dataset: ClassVar[str] = DATASETS[0]
+    dataset: ClassVar[str] = CORPORA[0]
 
     def __post_init__(self) -> None:
         if not 3 <= self.length <= 65_536:
@@ -87,7 +87,7 @@ class SentenceEncoder(Task):
 
     @classmethod
     def datasets(cls) -> tuple[str, ...]:
-        return DATASETS
+        return CORPORA
 
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)

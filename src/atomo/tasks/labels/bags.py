@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-__all__ = ["Bags", "gathered"]
+__all__ = ["Bags", "gather_rows"]
 
 
 @final
@@ -26,8 +26,8 @@ class Bags:
 
     def chosen(self, rows: Int64[Tensor, " b"]) -> "Bags":
         """Returns some rows, in any order."""
-        features, feature_starts = gathered(self.feature_starts, rows)
-        labels, label_starts = gathered(self.label_starts, rows)
+        features, feature_starts = gather_rows(self.feature_starts, rows)
+        labels, label_starts = gather_rows(self.label_starts, rows)
         return Bags(
             self.features[features],
             self.values[features],
@@ -37,7 +37,7 @@ class Bags:
         )
 
 
-def gathered(
+def gather_rows(
     starts: Int64[Tensor, " n_plus_1"], rows: Int64[Tensor, " b"]
 ) -> tuple[Int64[Tensor, " e"], Int64[Tensor, " b_plus_1"]]:
     """Finds the entries of some rows, and the beginning of each row among them."""

@@ -17,10 +17,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from atomo.tasks.base import LOSS, Metric, Objective, Scorer
 
-__all__ = ["METRICS", "LabelObjective", "LabelPrecisionScorer", "inverse_propensities"]
+__all__ = ["LABEL_METRICS", "LabelObjective", "LabelPrecisionScorer", "inverse_propensities"]
 
 AT: Final = (1, 3, 5)
-METRICS: Final = (
+LABEL_METRICS: Final = (
     *(Metric(f"p{k}", f"P@{k}", f"P@{k}") for k in AT),
     *(Metric(f"psp{k}", f"PSP@{k}") for k in AT),
 )

@@ -16,9 +16,9 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from atomo.tasks.labels.bags import Bags
-from atomo.tasks.lines import at, digits, lines, quoted
+from atomo.tasks.lines import digits, line_error, quoted, read_lines
 
-__all__ = ["LabelTable", "read_split_file", "read_table"]
+__all__ = ["LabelTable", "read_samples", "read_split_file"]
 
 MOST: Final = 2**31 - 1  # of each number in a header
 
@@ -34,29 +34,31 @@ class LabelTable:
     source: Path
 
 
-def read_table(path: Path) -> LabelTable:
+def read_samples(path: Path) -> LabelTable:
     """Reads a file of samples.
 
     Raises:
         DataError: it is not there, the header is none, a line is no sample, a number is out of the
             range that the header gives, or there are more or fewer lines than it says.
     """
-    rows = lines(path)
+    rows = read_lines(path)
     samples, features, labels = header(next(rows, ""), path)
     read = [sample(row, features, labels, path, number) for number, row in enumerate(rows, 2)]
     if len(read) != samples:
-        raise at(path, 1, f"the header says {samples} samples, and the file has {len(read)}")
-    return LabelTable(joined(read), features, labels, path)
+        raise line_error(
+            path, 1, f"the header says {samples} samples, and the file has {len(read)}"
+        )
+    return LabelTable(join_samples(read), features, labels, path)
 
 
 def header(line: str, path: Path) -> tuple[int, int, int]:
     parts = line.split()
     if len(parts) != 3 or not all(map(digits, parts)):
         told = f"{quoted(line)}; expected N D L: numbers of samples, features and labels"
-        raise at(path, 1, told)
+        raise line_error(path, 1, told)
     samples, features, labels = map(int, parts)
     if not all(1 <= number <= MOST for number in (samples, features, labels)):
-        raise at(path, 1, f"{quoted(line)}; each number must be 1 to {MOST}")
+        raise line_error(path, 1, f"{quoted(line)}; each number must be 1 to {MOST}")
     return samples, features, labels
 
 
@@ -80,7 +82,9 @@ def whole(texts: list[str], bound: int, what: str, path: Path, number: int) -> n
         return np.empty(0, dtype=np.int64)
     if not all(map(digits, texts)) or max(map(int, texts)) >= bound:
         wrong = next(text for text in texts if not digits(text) or int(text) >= bound)
-        raise at(path, number, f"{what} {quoted(wrong)}; must be a whole number, 0 to {bound - 1}")
+        raise line_error(
+            path, number, f"{what} {quoted(wrong)}; must be a whole number, 0 to {bound - 1}"
+        )
     return np.array([int(text) for text in texts], dtype=np.int64)
 
 
@@ -90,13 +94,13 @@ def weights(texts: list[str], path: Path, number: int) -> np.ndarray:
         with np.errstate(over="ignore"):  # it is refused below, with its line
             found = np.array([float(text) for text in texts], dtype=np.float32)
     except ValueError as error:
-        raise at(path, number, f"the value of a feature: {error}") from error
+        raise line_error(path, number, f"the value of a feature: {error}") from error
     if not np.isfinite(found).all():
-        raise at(path, number, "the value of a feature is not finite in float32")
+        raise line_error(path, number, "the value of a feature is not finite in float32")
     return found
 
 
-def joined(rows: list[Row]) -> Bags:
+def join_samples(rows: list[Row]) -> Bags:
     """All rows, end to end."""
     labels, features, values = ([row[part] for row in rows] for part in range(3))
     return Bags(
@@ -118,16 +122,16 @@ def read_split_file(path: Path, samples: int) -> Int64[Tensor, " n"]:
     Raises:
         DataError: a number is out of range or there twice, or there is none.
     """
-    firsts = [line.split()[:1] for line in lines(path)]
+    firsts = [line.split()[:1] for line in read_lines(path)]
     words = [word for first in firsts for word in first]
     if len(words) != len(firsts) or not words:
         number = next((i for i, first in enumerate(firsts, 1) if not first), 1)
-        raise at(path, number, "an empty line; expected the number of a sample")
+        raise line_error(path, number, "an empty line; expected the number of a sample")
     for number, word in enumerate(words, 1):
         if not (digits(word) and 1 <= int(word) <= samples):
-            raise at(path, number, f"{quoted(word)} is no sample; must be 1 to {samples}")
+            raise line_error(path, number, f"{quoted(word)} is no sample; must be 1 to {samples}")
     rows = torch.tensor([int(word) - 1 for word in words])
     if len(set(words)) != len(words):
         twice = next(i for i, word in enumerate(words, 1) if word in words[: i - 1])
-        raise at(path, twice, f"sample {words[twice - 1]} is there twice")
+        raise line_error(path, twice, f"sample {words[twice - 1]} is there twice")
     return rows

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Final, final
 
 from atomo.errors import DataError
-from atomo.tasks.labels.repository import LabelTable, read_split_file, read_table
-from atomo.tasks.lines import at
+from atomo.tasks.labels.repository import LabelTable, read_samples, read_split_file
+from atomo.tasks.lines import line_error
 
-__all__ = ["ANY", "SETS", "LabelSet", "read_set"]
+__all__ = ["ANY_SET", "SETS", "LabelSet", "read_set"]
 
 LAYOUT: Final = (
     "expected *train.txt and *test.txt, or *data.txt with *trSplit.txt and *tstSplit.txt, each in "
@@ -27,7 +27,7 @@ class LabelSet:
     b: float = 1.5
 
 
-ANY: Final = LabelSet("Labels")  # whatever lies in the data directory itself
+ANY_SET: Final = LabelSet("Labels")  # whatever lies in the data directory itself
 SETS: Final = (
     LabelSet("eurlex4k"),
     LabelSet("wiki10"),
@@ -36,7 +36,7 @@ SETS: Final = (
     LabelSet("amz3m", 0.6, 2.6),
     LabelSet("deli"),
     LabelSet("text8"),
-    ANY,
+    ANY_SET,
 )
 
 
@@ -46,22 +46,22 @@ def read_set(chosen: LabelSet, data_dir: Path) -> tuple[LabelTable, LabelTable]:
     Raises:
         DataError: neither is there, or what is there is not in the repository's format.
     """
-    folder = data_dir if chosen is ANY else data_dir / chosen.name
+    folder = data_dir if chosen is ANY_SET else data_dir / chosen.name
     prefix = ""
     if not folder.is_dir():
         folder, prefix = data_dir, chosen.name
-    if train := only(folder, prefix, "train.txt"):
-        test = only(folder, prefix, "test.txt")
+    if train := only_file(folder, prefix, "train.txt"):
+        test = only_file(folder, prefix, "test.txt")
         if test is None:
             raise DataError(f"{train} is there, and no {prefix}*test.txt beside it; {LAYOUT}")
-        return agreeing(read_table(train), read_table(test))
-    if data := only(folder, prefix, "data.txt"):
-        return parts(read_table(data), folder, prefix)
-    place = folder if chosen is ANY else data_dir / chosen.name
+        return check_counts(read_samples(train), read_samples(test))
+    if data := only_file(folder, prefix, "data.txt"):
+        return parts(read_samples(data), folder, prefix)
+    place = folder if chosen is ANY_SET else data_dir / chosen.name
     raise DataError(f"{chosen.name} is not in {place}; {LAYOUT}")
 
 
-def only(folder: Path, prefix: str, ending: str) -> Path | None:
+def only_file(folder: Path, prefix: str, ending: str) -> Path | None:
     """Returns the one file whose name begins and ends so."""
     found = sorted(folder.glob(f"{prefix}*{ending}"))
     if len(found) > 1:
@@ -69,11 +69,11 @@ def only(folder: Path, prefix: str, ending: str) -> Path | None:
     return found[0] if found else None
 
 
-def agreeing(train: LabelTable, test: LabelTable) -> tuple[LabelTable, LabelTable]:
+def check_counts(train: LabelTable, test: LabelTable) -> tuple[LabelTable, LabelTable]:
     """Returns two files that count the same features and labels."""
     ours, theirs = (train.features, train.labels), (test.features, test.labels)
     if ours != theirs:
-        raise at(
+        raise line_error(
             test.source, 1, f"features and labels {theirs}; {train.source} says {ours} of them"
         )
     return train, test
@@ -82,7 +82,7 @@ def agreeing(train: LabelTable, test: LabelTable) -> tuple[LabelTable, LabelTabl
 def parts(table: LabelTable, folder: Path, prefix: str) -> tuple[LabelTable, LabelTable]:
     """Returns one file, divided by two others."""
     names: Sequence[str] = ("trSplit.txt", "tstSplit.txt")
-    files = [only(folder, prefix, name) for name in names]
+    files = [only_file(folder, prefix, name) for name in names]
     if None in files:
         raise DataError(f"{table.source} is there, but not both of {' and '.join(names)}; {LAYOUT}")
     train, test = (

@@ -13,7 +13,7 @@ from atomo.errors import ConfigError
 from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
 from atomo.tasks.labels.mlp import sparse_mlp
 from atomo.tasks.labels.precision import (
-    METRICS,
+    LABEL_METRICS,
     LabelObjective,
     LabelPrecisionScorer,
     inverse_propensities,
@@ -59,7 +59,7 @@ class Labels(Task):
 
     id: ClassVar[str] = "labels"
     samples: ClassVar[str] = "samples"
-    metrics: ClassVar[tuple[Metric, ...]] = METRICS
+    metrics: ClassVar[tuple[Metric, ...]] = LABEL_METRICS
     network: ClassVar[str] = "MLP"
     dataset: ClassVar[str] = "eurlex4k"
 

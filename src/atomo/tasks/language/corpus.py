@@ -19,13 +19,13 @@ from jaxtyping import Int32
 from torch import Tensor
 
 from atomo.errors import DataError
-from atomo.tasks.lines import lines
+from atomo.tasks.lines import read_lines
 from atomo.tasks.text.tokens import Tokenise
 
-__all__ = ["END", "UNKNOWN", "Corpus", "read_corpus"]
+__all__ = ["END", "UNKNOWN_WORD", "Corpus", "read_corpus"]
 
 END: Final = "<eos>"
-UNKNOWN: Final = "<unk>"  # as both published corpora spell it
+UNKNOWN_WORD: Final = "<unk>"  # as both published corpora spell it
 NAMES: Final = ("{}.txt", "ptb.{}.txt", "wiki.{}.tokens", "wiki.{}.raw")
 
 
@@ -56,21 +56,21 @@ def read_corpus(folder: Path, split: Tokenise, least: int) -> Corpus:
     Raises:
         DataError: a file is missing, not text, or has no words.
     """
-    path, other = found(folder, "train"), found(folder, "test")
+    path, other = find_split_file(folder, "train"), find_split_file(folder, "test")
     seen: dict[str, int] = {}
-    first = array("i", (seen.setdefault(word, len(seen)) for word in running(path, split)))
+    first = array("i", (seen.setdefault(word, len(seen)) for word in read_words(path, split)))
     counts = torch.tensor(first, dtype=torch.int32).bincount(minlength=len(seen)).tolist()
-    words = numbered(dict(zip(seen, counts, strict=True)), least)
+    words = number_words(dict(zip(seen, counts, strict=True)), least)
     numbers = {word: number for number, word in enumerate(words)}
-    unknown = numbers.get(UNKNOWN, len(words))
+    unknown = numbers.get(UNKNOWN_WORD, len(words))
     anew = torch.tensor([numbers.get(word, unknown) for word in seen], dtype=torch.int32)
     train = anew[torch.tensor(first, dtype=torch.int32)]
-    test = array("i", (numbers.get(word, unknown) for word in running(other, split)))
-    complete = words if UNKNOWN in numbers else (*words, UNKNOWN)
+    test = array("i", (numbers.get(word, unknown) for word in read_words(other, split)))
+    complete = words if UNKNOWN_WORD in numbers else (*words, UNKNOWN_WORD)
     return Corpus(train, torch.tensor(test, dtype=torch.int32), complete)
 
 
-def found(folder: Path, split: str) -> Path:
+def find_split_file(folder: Path, split: str) -> Path:
     """Returns the file of a split, whichever of its names it has."""
     paths = [folder / name.format(split) for name in NAMES]
     there = [path for path in paths if path.is_file()]
@@ -81,14 +81,14 @@ def found(folder: Path, split: str) -> Path:
     return there[0]
 
 
-def running(path: Path, split: Tokenise) -> Iterator[str]:
+def read_words(path: Path, split: Tokenise) -> Iterator[str]:
     """Yields the words of a file in their order, an `<eos>` after each line.
 
     Raises:
         DataError: there is none.
     """
     words = 0
-    for line in lines(path):
+    for line in read_lines(path):
         told = split(line)
         words += len(told)
         yield from told
@@ -97,7 +97,7 @@ def running(path: Path, split: Tokenise) -> Iterator[str]:
         raise DataError(f"{path} has no words; expected running text, one or more lines")
 
 
-def numbered(counts: dict[str, int], least: int) -> tuple[str, ...]:
+def number_words(counts: dict[str, int], least: int) -> tuple[str, ...]:
     """Returns the words that are known."""
-    kept = [word for word, count in counts.items() if count >= least or word in (END, UNKNOWN)]
+    kept = [word for word, count in counts.items() if count >= least or word in (END, UNKNOWN_WORD)]
     return tuple(sorted(kept, key=lambda word: (-counts[word], word)))

@@ -30,7 +30,7 @@ class NextWord(Objective):
     def loss(
         self, outputs: Float[Tensor, "b s v"], targets: Int64[Tensor, "b t"]
     ) -> Float[Tensor, ""]:
-        scores, words = asked(outputs, targets)
+        scores, words = select_predicted(outputs, targets)
         return cross_entropy(scores, words, ignore_index=NO_WORD, label_smoothing=self.smoothing)
 
     def smoothed(self, share: float) -> Objective:
@@ -50,7 +50,7 @@ class PerplexityScorer(Scorer):
         self._loss, self._words = 0.0, 0
 
     def add(self, outputs: Float[Tensor, "b s v"], targets: Int64[Tensor, "b t"]) -> None:
-        scores, words = asked(outputs, targets)
+        scores, words = select_predicted(outputs, targets)
         each = cross_entropy(scores, words, ignore_index=NO_WORD, reduction="none")
         self._loss += float(each.double().sum())
         self._words += int((words != NO_WORD).sum())
@@ -61,7 +61,7 @@ class PerplexityScorer(Scorer):
         return {PERPLEXITY.key: float(torch.tensor(loss).double().exp()), LOSS.key: loss}
 
 
-def asked(
+def select_predicted(
     outputs: Float[Tensor, "b s v"], targets: Int64[Tensor, "b t"]
 ) -> tuple[Float[Tensor, "n v"], Int64[Tensor, " n"]]:
     """Returns the scores of the words that are asked for, the last of each window, and

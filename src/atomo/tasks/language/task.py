@@ -10,7 +10,7 @@ import torch
 from torch.nn import Module
 
 from atomo.errors import ConfigError
-from atomo.models import build_own, is_own, network_named, tried
+from atomo.models import build_own, is_own, network_named, probe_output
 from atomo.names import resolve
 from atomo.tasks.base import Metric, Task, Workload
 from atomo.tasks.language.corpus import Corpus, read_corpus
@@ -18,7 +18,7 @@ from atomo.tasks.language.lstm import LSTMLanguageModel
 from atomo.tasks.language.perplexity import PERPLEXITY, NextWord, PerplexityScorer
 from atomo.tasks.language.transformer import TransformerLanguageModel
 from atomo.tasks.language.windows import Windows
-from atomo.tasks.text.tokens import splitter
+from atomo.tasks.text.tokens import token_splitter
 
 __all__ = ["Language"]
 
@@ -87,7 +87,7 @@ class Language(Task):
 
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
-        split = splitter(data_dir / self.tokenizer if self.tokenizer else None)
+        split = token_splitter(data_dir / self.tokenizer if self.tokenizer else None)
         folder = data_dir / FOLDERS[self.dataset_named(dataset)]
         corpus = read_corpus(folder, split, self.least)
         train, test = (
@@ -116,7 +116,7 @@ class Language(Task):
         read = self.context + self.length
         network = build_own(name, (read,), words)
         sample = torch.zeros(1, read, dtype=torch.int64)
-        match tried(name, network, sample, f"the numbers of words, (1, {read})"):
+        match probe_output(name, network, sample, f"the numbers of words, (1, {read})"):
             case (1, scored, known) if known == words and self.length <= scored:
                 return network
             case got:

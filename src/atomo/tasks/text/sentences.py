@@ -16,14 +16,14 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from atomo.errors import DataError
-from atomo.tasks.lines import at, lines, quoted
+from atomo.tasks.lines import line_error, quoted, read_lines
 from atomo.tasks.text.tokens import Tokenise
 
-__all__ = ["DATASETS", "Sentences", "numbered", "read_splits"]
+__all__ = ["CORPORA", "Sentences", "number_classes", "read_splits"]
 
 CORPUS: Final = "UIT-VSFC"
 ANY: Final = "Sentences"  # in the same layout, in the data directory itself
-DATASETS: Final = (CORPUS, ANY)
+CORPORA: Final = (CORPUS, ANY)
 SENTENCES: Final = "sents.txt"
 
 
@@ -46,7 +46,7 @@ def read_splits(
     """Reads the training and the test split.
 
     Args:
-        dataset: one of `DATASETS`.
+        dataset: one of `CORPORA`.
         data_dir: the folder that holds the data sets.
         labels: name of the file of the classes, without `.txt`.
         length: the most tokens of a sentence; what comes after them is left out.
@@ -64,7 +64,7 @@ def read_splits(
     return train, test
 
 
-def numbered(split: Sentences, classes: Sequence[str]) -> Int64[Tensor, " n"]:
+def number_classes(split: Sentences, classes: Sequence[str]) -> Int64[Tensor, " n"]:
     """Returns the class of each sentence, as its place in a list.
 
     Raises:
@@ -74,7 +74,7 @@ def numbered(split: Sentences, classes: Sequence[str]) -> Int64[Tensor, " n"]:
     for number, name in enumerate(split.classes, 1):
         if name not in known:
             told = f"class {quoted(name)} is not one of training, {', '.join(known)}"
-            raise at(split.source, number, told[:500])
+            raise line_error(split.source, number, told[:500])
     return torch.tensor([known[name] for name in split.classes])
 
 
@@ -90,10 +90,12 @@ def read_split(
         )
     sentences, classes = folder / SENTENCES, folder / f"{labels}.txt"
     tokens = tuple(
-        divided(line, divide, sentences, number)[:length]
-        for number, line in enumerate(lines(sentences), 1)
+        split_sentence(line, divide, sentences, number)[:length]
+        for number, line in enumerate(read_lines(sentences), 1)
     )
-    found = tuple(one_word(line, classes, number) for number, line in enumerate(lines(classes), 1))
+    found = tuple(
+        one_word(line, classes, number) for number, line in enumerate(read_lines(classes), 1)
+    )
     if len(tokens) != len(found) or not tokens:
         raise DataError(
             f"{sentences} has {len(tokens)} lines and {classes} has {len(found)}; there must be as "
@@ -102,16 +104,16 @@ def read_split(
     return Sentences(tokens, found, classes)
 
 
-def divided(line: str, divide: Tokenise, path: Path, number: int) -> tuple[str, ...]:
+def split_sentence(line: str, divide: Tokenise, path: Path, number: int) -> tuple[str, ...]:
     """Returns the tokens of a sentence."""
     tokens = tuple(divide(line))
     if not tokens:
-        raise at(path, number, "an empty sentence; each line must have at least one word")
+        raise line_error(path, number, "an empty sentence; each line must have at least one word")
     return tokens
 
 
 def one_word(line: str, path: Path, number: int) -> str:
     word = line.strip()
     if not word or len(word.split()) != 1:
-        raise at(path, number, f"{quoted(line)} is no class; each line must be one word")
+        raise line_error(path, number, f"{quoted(line)} is no class; each line must be one word")
     return word

@@ -15,8 +15,8 @@ from atomo.errors import ConfigError
 from atomo.tasks.base import Batch, Metric, Samples, Task, Workload
 from atomo.tasks.classes import ACCURACY, F1, CrossEntropy, FScorer
 from atomo.tasks.text.bilstm import BiLSTM
-from atomo.tasks.text.sentences import DATASETS, Sentences, numbered, read_splits
-from atomo.tasks.text.tokens import splitter
+from atomo.tasks.text.sentences import CORPORA, Sentences, number_classes, read_splits
+from atomo.tasks.text.tokens import token_splitter
 from atomo.tasks.text.vectors import dimension_of, read_vectors
 from atomo.tasks.text.vocabulary import PADDING, Vocabulary
 
@@ -34,7 +34,7 @@ class SentenceSamples(Samples):
             DataError: a class is not among `classes`.
         """
         self._tokens = [torch.tensor([vocabulary[w] for w in words]) for words in split.tokens]
-        self._labels = numbered(split, classes)
+        self._labels = number_classes(split, classes)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -73,7 +73,7 @@ class Text(Task):
     samples: ClassVar[str] = "sentences"
     metrics: ClassVar[tuple[Metric, ...]] = (ACCURACY, F1)
     network: ClassVar[str] = "BiLSTM"
-    dataset: ClassVar[str] = DATASETS[0]
+    dataset: ClassVar[str] = CORPORA[0]
 
     def __post_init__(self) -> None:
         for name in ("dimension", "hidden", "length", "least"):
@@ -82,12 +82,12 @@ class Text(Task):
 
     @classmethod
     def datasets(cls) -> tuple[str, ...]:
-        return DATASETS
+        return CORPORA
 
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
         name = self.dataset_named(dataset)
-        divide = splitter(data_dir / self.tokenizer if self.tokenizer else None)
+        divide = token_splitter(data_dir / self.tokenizer if self.tokenizer else None)
         train, test = read_splits(name, data_dir, self.labels, self.length, divide)
         vocabulary = Vocabulary(train.tokens, self.least)
         classes = sorted(set(train.classes))

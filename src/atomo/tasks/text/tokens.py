@@ -8,14 +8,14 @@ from typing import Any
 
 from atomo.distribution import install_command
 from atomo.errors import ConfigError, DataError
-from atomo.plain_file import MOST, read_text
+from atomo.plain_file import MAX_JSON_BYTES, read_text
 
-__all__ = ["Tokenise", "splitter"]
+__all__ = ["Tokenise", "token_splitter"]
 
 Tokenise = Callable[[str], list[str]]
 
 
-def splitter(path: Path | None) -> Tokenise:
+def token_splitter(path: Path | None) -> Tokenise:
     """Returns a function that divides a line into tokens.
 
     Args:
@@ -54,7 +54,7 @@ def loaded(path: Path) -> Any:
             f"{path} needs the package tokenizers ({error}); `{install_command('text')}` brings it"
         ) from error
     with explained(path):
-        return package.Tokenizer.from_str(read_text(path, MOST))
+        return package.Tokenizer.from_str(read_text(path, MAX_JSON_BYTES))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.errors import DataError
-from atomo.tasks.lines import at, digits, lines, quoted
+from atomo.tasks.lines import digits, line_error, quoted, read_lines
 
 __all__ = ["dimension_of", "read_vectors"]
 
@@ -29,14 +29,14 @@ def dimension_of(path: Path) -> int:
 
 def header(path: Path) -> tuple[int, int]:
     """Reads the number of words, and the numbers of each."""
-    first = next(iter(lines(path)), "")
+    first = next(iter(read_lines(path)), "")
     parts = first.split()
     if len(parts) != 2 or not all(map(digits, parts)):
         told = f"{quoted(first)}; expected two whole numbers, of words and of numbers each"
-        raise at(path, 1, told)
+        raise line_error(path, 1, told)
     words, dimension = map(int, parts)
     if not 1 <= dimension <= WIDEST:
-        raise at(path, 1, f"{dimension} numbers a word; must be 1 to {WIDEST}")
+        raise line_error(path, 1, f"{dimension} numbers a word; must be 1 to {WIDEST}")
     return words, dimension
 
 
@@ -49,7 +49,7 @@ def read_vectors(path: Path, wanted: set[str]) -> dict[str, Float[Tensor, " d"]]
     words, dimension = header(path)
     found: dict[str, Tensor] = {}
     number = 1
-    for number, line in enumerate(lines(path), 1):
+    for number, line in enumerate(read_lines(path), 1):
         word, *numbers = line.rstrip(" ").rsplit(" ", dimension)
         if number > 1 and word in wanted:
             found[word] = vector(numbers, dimension, path, number)
@@ -60,11 +60,11 @@ def read_vectors(path: Path, wanted: set[str]) -> dict[str, Float[Tensor, " d"]]
 
 def vector(texts: list[str], dimension: int, path: Path, number: int) -> Float[Tensor, " d"]:
     if len(texts) != dimension:
-        raise at(path, number, f"{len(texts)} numbers after the word; must be {dimension}")
+        raise line_error(path, number, f"{len(texts)} numbers after the word; must be {dimension}")
     try:
         values = torch.tensor([float(text) for text in texts])
     except ValueError as error:
-        raise at(path, number, f"not a number: {error}") from error
+        raise line_error(path, number, f"not a number: {error}") from error
     if not values.isfinite().all():
-        raise at(path, number, "a number is not finite")
+        raise line_error(path, number, "a number is not finite")
     return values

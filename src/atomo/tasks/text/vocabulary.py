@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
-__all__ = ["PADDING", "UNKNOWN", "Vocabulary"]
+__all__ = ["PADDING", "UNKNOWN_NUMBER", "Vocabulary"]
 
 PADDING: Final = 0  # fills a batch up to its longest sentence
-UNKNOWN: Final = 1  # any word that training did not see often enough
+UNKNOWN_NUMBER: Final = 1  # any word that training did not see often enough
 SPECIAL: Final = 2
 
 
@@ -32,4 +32,4 @@ class Vocabulary:
         return len(self.words) + SPECIAL
 
     def __getitem__(self, word: str) -> int:
-        return self._numbers.get(word, UNKNOWN)
+        return self._numbers.get(word, UNKNOWN_NUMBER)

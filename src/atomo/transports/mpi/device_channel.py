@@ -6,7 +6,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from atomo.devices import module_of, stages
+from atomo.devices import module_of, uses_pinned_memory
 from atomo.errors import DeadlineExpired
 from atomo.transports.deadline import Deadline
 from atomo.transports.device_channel import DeviceChannel
@@ -45,7 +45,7 @@ class MpiDeviceChannel(DeviceChannel):
 
     def send(self, to: int, values: Tensor, what: str) -> None:
         # MPI does not know CUDA streams: without this, it would send values not yet computed.
-        if stages(values.device):
+        if uses_pinned_memory(values.device):
             module_of(values.device).current_stream(values.device).synchronize()
         with TranslatedErrors(to, f"sending {what}"):
             request = self._world.Isend([as_bytes(values), MPI.BYTE], to, tag_for(what))

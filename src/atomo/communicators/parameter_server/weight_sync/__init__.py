@@ -20,7 +20,7 @@ from atomo.communicators.parameter_server.weight_sync.differences import (
 )
 from atomo.communicators.parameter_server.weight_sync.updates import UpdateSync
 from atomo.communicators.parameter_server.weight_sync.weights import FullSync
-from atomo.downlink import AUTO, DELTA, UPDATES, WEIGHTS, name_of, repeats_steps
+from atomo.downlink import AUTO_DOWNLINK, DELTA, UPDATES, WEIGHTS, downlink_name, repeats_steps
 from atomo.fusion import Bucket
 
 __all__ = [
@@ -55,13 +55,13 @@ class SyncInputs:
 
 
 def make_auto(source: SyncInputs) -> WeightSync:
-    repeats = repeats_steps(AUTO, source.one_host)
+    repeats = repeats_steps(AUTO_DOWNLINK, source.one_host)
     return UpdateSync(source.state, chooses=True, relays=True) if repeats else FullSync()
 
 
 MAKERS: Final[Mapping[str, Callable[[SyncInputs], WeightSync]]] = MappingProxyType(
     {
-        AUTO: make_auto,
+        AUTO_DOWNLINK: make_auto,
         WEIGHTS: lambda source: FullSync(not source.one_host, source.dtype),
         UPDATES: lambda source: UpdateSync(source.state, relays=not source.one_host),
         DELTA: lambda source: DeltaSync(source.buckets, source.coder, not source.one_host),
@@ -71,4 +71,4 @@ MAKERS: Final[Mapping[str, Callable[[SyncInputs], WeightSync]]] = MappingProxyTy
 
 def make_weight_sync(downlink: str, source: SyncInputs) -> WeightSync:
     """The master's end of a way down, by its canonical setting."""
-    return MAKERS[name_of(downlink)](source)
+    return MAKERS[downlink_name(downlink)](source)

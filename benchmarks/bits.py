@@ -112,7 +112,7 @@ def symbols_of(codec: Codec[Any], payload: Any, gradient: Tensor) -> Tensor | No
     decoded: Tensor = codec.decode(payload, gradient.shape).flatten()
     if isinstance(codec, QSGD):
         norms = payload.norms.repeat_interleave(codec.bucket(len(decoded)))[: len(decoded)]
-        levels: Tensor = (decoded * codec.most / norms.clamp(min=1e-38)).round()
+        levels: Tensor = (decoded * codec.highest_level / norms.clamp(min=1e-38)).round()
         return levels
     signs: Tensor = decoded.sign()
     return decoded if codec.id == "natural" else signs

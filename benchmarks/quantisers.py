@@ -76,7 +76,7 @@ def entropy_of(codec: Codec[Any], payloads: list[Any], gradients: list[Tensor]) 
         decoded = codec.decode(payload, gradient.shape).flatten()
         if isinstance(codec, QSGD):
             units = payload.norms.repeat_interleave(codec.bucket(len(decoded)))[: len(decoded)]
-            decoded = (decoded * codec.most / units.clamp(min=1e-38)).round()
+            decoded = (decoded * codec.highest_level / units.clamp(min=1e-38)).round()
         elif codec.id != "natural":
             decoded = decoded.sign()
         symbols.append(decoded)

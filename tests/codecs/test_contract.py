@@ -130,7 +130,9 @@ def test_a_payload_fits_its_declared_fields(codec):
         payload = tensors(codec, codec.encode(normal(*shape), seeded(0)))
         for tensor, field in zip(payload, codec.fields(Size(shape)), strict=True):
             assert tensor.dtype == field.dtype, shape
-            assert all(n <= most for n, most in zip(tensor.shape, field.most, strict=True)), shape
+            assert all(n <= most for n, most in zip(tensor.shape, field.max_shape, strict=True)), (
+                shape
+            )
 
 
 @every_codec
@@ -264,7 +266,7 @@ def test_any_shape_any_scale_any_share_of_zeros(codec, shape, seed, exponent, ze
     fields, sections = codec.fields(gradient.shape), codec.sections(payload)
     for field, section in zip(fields, sections, strict=True):
         assert section.dtype == field.dtype
-        assert all(a <= b for a, b in zip(section.shape, field.most, strict=True))
+        assert all(a <= b for a, b in zip(section.shape, field.max_shape, strict=True))
     decoded = codec.decode(payload, gradient.shape)
     assert decoded.shape == gradient.shape
     assert decoded.isfinite().all()

@@ -66,7 +66,7 @@ def believed(frames: list[Bytes]) -> list[bool]:
     for head, frame in zip(heads, frames, strict=True):
         head[: frame.size - FIXED] = frame[FIXED : FIXED + room]
     sizes = np.array([frame.size for frame in frames])
-    return tables.find_sections(heads, sizes, expected, FIXED, 2**15).believed.tolist()
+    return tables.find_sections(heads, sizes, expected, FIXED, 2**15).valid.tolist()
 
 
 @pytest.mark.parametrize("how", ["none", "lz4"])

@@ -56,7 +56,7 @@ def sections() -> str:
         payload = payload_of(codec)
         named, allowed = list(walk(payload)), codec.fields(SHAPE)
         parts = [
-            f"{name}: {dtype_name(field.dtype)} [{', '.join(map(str, field.most))}]"
+            f"{name}: {dtype_name(field.dtype)} [{', '.join(map(str, field.max_shape))}]"
             for (name, _), field in zip(named, allowed, strict=True)
         ]
         rows.append(f"| `{spec}` | {type(payload).__name__} | {'; '.join(parts)} |")

@@ -38,7 +38,7 @@ class Field:
     """The bounds of one payload tensor; a receiver checks them before it allocates anything."""
 
     dtype: torch.dtype
-    most: tuple[int, ...]
+    max_shape: tuple[int, ...]
     """The largest size of each dimension. A smaller one passes; `add_decoded` checks the rest."""
-    entries: int | None = None
+    max_entries: int | None = None
     """The largest number of entries, if not all dimensions can be largest at once."""

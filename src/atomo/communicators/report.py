@@ -50,8 +50,10 @@ class Report:
         Raises:
             FrameError: it is of another size, or a number in it is impossible.
         """
-        if tensor.shape != cls.field().most:
-            raise FrameError(f"a report of shape {tuple(tensor.shape)}; not {cls.field().most}")
+        if tensor.shape != cls.field().max_shape:
+            raise FrameError(
+                f"a report of shape {tuple(tensor.shape)}; not {cls.field().max_shape}"
+            )
         report = cls(*tensor.tolist())
         if complaint := report.complaint(most_images):
             raise FrameError(f"a report in which {complaint}", FrameFault.NUMBERS)

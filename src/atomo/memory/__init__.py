@@ -53,12 +53,9 @@ def default_memory(codec: Codec[Any] | str, momentum: float = 0.0, optimizer: st
     repeats updates that the residual has already delivered. With momentum and a codec that leaves
     much unsent, the default is therefore the memory that applies momentum before the codec.
 
-    Momentum on top of sums that error feedback has delayed goes on pushing where there is nothing
-    left to feed back, and diverges at rates that plain SGD bears. So with momentum and a codec that
-    leaves much behind, it is the memory that applies momentum before the codec chooses.
-
-    Adam divides a late sum by the sum's own length. So with Adam and a codec that was measured to
-    lose less so, the memory makes Adam's update, and keeps what is not sent of the update.
+    Adam divides a delayed sum by the length of that sum. With Adam and a codec with `suits_adam`,
+    the default is therefore the memory that computes Adam's update before the codec, and keeps the
+    unsent part of the update.
 
     >>> default_memory("topk"), default_memory("topk", momentum=0.9), default_memory("qsgd")
     ('residual', 'dgc', 'none')
@@ -66,12 +63,12 @@ def default_memory(codec: Codec[Any] | str, momentum: float = 0.0, optimizer: st
     'adam'
 
     Args:
-        codec: what encodes, or its specification.
-        momentum: what the optimiser would apply to the mean of the gradients.
-        optimizer: the one that steps, "sgd" or "adam" (AdamW too).
+        codec: a codec, or its specification.
+        momentum: the momentum that the optimiser would apply to the mean of the gradients.
+        optimizer: "sgd" or "adam" (also for AdamW).
 
     Raises:
-        ConfigError: the codec or the optimiser is none, or the momentum no number.
+        ConfigError: the codec or the optimiser is unknown, or the momentum is not a number.
     """
     codec = codec if isinstance(codec, Codec) else make_codec(codec)
     check_number("momentum", momentum)
@@ -82,13 +79,14 @@ def default_memory(codec: Codec[Any] | str, momentum: float = 0.0, optimizer: st
         return NoMemory.id
     if adam:
         return EfficientAdam.id if codec.suits_adam else Residual.id
-    # Blind draws overshoot wherever momentum is: what waits for them is as old as it is large.
+    # A codec that draws entries without looking at them overshoots with this momentum: the longer
+    # an entry waits, the larger its residual, and the older the gradients in it.
     before = momentum and not codec.near_lossless and not codec.shared_seed
     return MomentumCorrection.id if before else Residual.id
 
 
 def check_number(name: str, value: object) -> None:
-    """Raises ConfigError where a value is no number."""
+    """Raises ConfigError unless a value is a number."""
     if not isinstance(value, Real) or isinstance(value, bool):
         raise ConfigError(f"{name} must be a number, got {described(value)}")
 
@@ -96,11 +94,12 @@ def check_number(name: str, value: object) -> None:
 def check_fits(codec: Codec[Any], memory: str | Memory) -> None:
     """Refuses a memory that a codec cannot work with.
 
-    Workers agree on the scale of their gradients, so these must be what they encode. And errors
-    that may be as long as what is encoded can grow at every step where they are fed back.
+    A codec with a shared scale encodes the gradients for which workers agreed on the scale, so that
+    no memory may change them. And error feedback diverges if an error may be as long as the encoded
+    gradient: the residual can then grow at every step.
 
     Raises:
-        ConfigError: this memory would add to the gradients, or feed such an error back.
+        ConfigError: the memory would change the gradients, or feed such an error back.
     """
     kind = kind_of(memory)
     if shared_scale_codec(codec) and kind is not NoMemory:
@@ -133,11 +132,11 @@ def kind_of(memory: str | Memory) -> type[Memory]:
 def canonical_memory(spec: str) -> str:
     """Returns a specification in Atomo's own spelling.
 
-    >>> canonical("Residual(beta=0.9, gamma=1)")
+    >>> canonical_memory("Residual(beta=0.9, gamma=1)")
     'residual(beta=0.9, gamma=1.0)'
 
     Raises:
-        ConfigError: it cannot be read, names no memory, or gives settings that this does not take.
+        ConfigError: the specification is malformed, or its memory or a setting is unknown.
     """
     make_memory(spec)
     kind, settings = read_memory(spec)
@@ -154,13 +153,13 @@ def make_memory(
     {}
 
     Args:
-        spec: written like a codec's: `residual`, `dgc(clip=6.0)`.
+        spec: in the form of a codec's specification: `residual`, `dgc(clip=6.0)`.
         momentum: of the optimiser, for a memory that applies it.
-        nesterov: whether that is Nesterov's.
-        workers: how many average their gradients.
+        nesterov: True for Nesterov momentum.
+        workers: the number of workers that average their gradients.
 
     Raises:
-        ConfigError: it cannot be read, names no memory, or gives settings that this does not take.
+        ConfigError: the specification is malformed, or its memory or a setting is unknown.
     """
     check_number("momentum", momentum)
     for name, value, wanted in (("nesterov", nesterov, bool), ("workers", workers, int)):

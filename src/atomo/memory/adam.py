@@ -1,4 +1,4 @@
-"""Error feedback behind Adam's preconditioner: the update is compressed, and not the gradient.
+"""Error feedback after Adam's preconditioner: the update is compressed, and not the gradient.
 
 Chen et al., "Efficient-Adam: Communication-Efficient Distributed Adam", 2022 (arXiv:2205.14473);
 Kingma and Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015.
@@ -30,9 +30,9 @@ class EfficientAdam(Memory):
     """Encodes u + r, where u is Adam's update of this worker's gradients, and keeps the rest as r.
 
     m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; u = m_hat / (sqrt(v_hat) + eps).
-    The optimiser steps by the average of what is sent, times the learning rate, and nothing else:
-    p = p - lr (u + wd p), with AdamW's weight decay. Adam itself would divide what a residual sends
-    late by its own length. With a lossless codec and one worker this is AdamW.
+    The optimiser only subtracts the average of the sent updates times the learning rate, with
+    AdamW's weight decay: p = p - lr (u + wd p). Adam after the average would divide delayed parts
+    by their own length. With a lossless codec and one worker this is AdamW.
     """
 
     id: ClassVar[str] = "adam"
@@ -54,7 +54,7 @@ class EfficientAdam(Memory):
             eps: added to the root of the mean square; higher => shorter steps of small gradients.
 
         Raises:
-            ConfigError: one of them is out of range.
+            ConfigError: a setting is out of range.
         """
         if not (0 <= beta1 < 1 and 0 <= beta2 < 1):
             raise ConfigError(f"adam: beta1 and beta2 must be in [0, 1), got {beta1} and {beta2}")
@@ -62,7 +62,7 @@ class EfficientAdam(Memory):
             raise ConfigError(f"adam: eps must be above 0, got {eps}")
         self._beta1, self._beta2, self._eps = beta1, beta2, eps
         self._mean, self._square = Store(), Store()
-        self._steps: dict[str, torch.Tensor] = {}  # of each parameter, as some miss steps
+        self._steps: dict[str, torch.Tensor] = {}  # of each parameter: a parameter may miss steps
         self._residual = Residual()
 
     def encode(
@@ -108,7 +108,7 @@ class EfficientAdam(Memory):
         self._residual.take_back(layout, sent)
 
     def state_dict(self, *, copy: bool = True) -> dict[str, torch.Tensor]:
-        steps = {name: one.clone() if copy else one for name, one in self._steps.items()}
+        steps = {name: count.clone() if copy else count for name, count in self._steps.items()}
         parts = {
             RESIDUAL: self._residual.state_dict(copy=copy),
             MEAN: self._mean.state_dict(copy),
@@ -131,4 +131,4 @@ class EfficientAdam(Memory):
         self._residual.load_state_dict(parts[RESIDUAL])
         self._mean.load_state_dict(parts[MEAN])
         self._square.load_state_dict(parts[SQUARE])
-        self._steps = {name: one.double().cpu().clone() for name, one in parts[STEPS].items()}
+        self._steps = {name: count.double().cpu().clone() for name, count in parts[STEPS].items()}

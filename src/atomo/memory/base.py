@@ -1,8 +1,8 @@
-"""The memory contract: what a worker keeps back when its codec drops part of a gradient.
+"""The memory contract: a memory stores the part of a gradient that a codec did not send.
 
-Law, checked in `tests/memory/test_conservation.py`: what is sent plus what is kept equals what came
-in plus what was kept. What a memory saves is keyed by parameter name, so that it survives a resume,
-another division into buckets, and another number of workers.
+Law, checked in `tests/memory/test_conservation.py`: the sent part plus the new residual equals the
+gradient plus the old residual. The state is keyed by parameter name, so that it stays valid after a
+resume, with other buckets, and with another number of workers.
 """
 
 from __future__ import annotations
@@ -22,45 +22,44 @@ from atomo.codecs.rows import RowGradient
 __all__ = ["Layout", "Memory"]
 
 Layout = Mapping[str, "torch.Size"]
-"""The parameters that a gradient joins, in the order in which they lie in it, and their shapes."""
+"""The parameters of a bucket and their shapes, in the order of the flattened gradient."""
 
 
 class Memory(ABC):
-    """Keeps what was not sent. Abstract; subclasses are final."""
+    """Store of what was not sent. Abstract; subclasses are final."""
 
     id: ClassVar[str]
-    """Its name on the command line."""
+    """The name on the command line."""
     feeds_back: ClassVar[bool]
-    """Error feedback: whether it sends later what was not sent, or did not count."""
+    """True for error feedback: unsent or uncounted parts are sent at a later step."""
     has_momentum: ClassVar[bool] = False
     """True if momentum is applied before encoding, so that the optimiser must not apply it again.
     """
     takes_momentum: ClassVar[bool] = False
-    """True if it applies the momentum that `make_memory` is given, and not one of its own."""
+    """True if the memory applies the momentum that `make_memory` is given."""
     decay_has_momentum: ClassVar[bool] = False
-    """True if the optimiser gives momentum to weight decay, though not to the gradient."""
+    """True if the optimiser applies momentum to weight decay, but not to the gradient."""
     makes_update: ClassVar[bool] = False
-    """True if it sends the update of an adaptive optimiser, so that the optimiser at the other end
+    """True if the memory sends the update of an adaptive optimiser, so that the receiving optimiser
     only subtracts the average times the learning rate."""
     vectors: ClassVar[tuple[str, ...]] = ("",)
-    """The vectors that the state holds for each parameter: their prefixes to the parameter's name.
-    """
+    """The prefixes, before a parameter's name, of the vectors in the state."""
     numbers: ClassVar[tuple[str, ...]] = ()
-    """The prefixes of entries of its state that are one float64 of each parameter."""
+    """The prefixes of the entries of the state that are one float64 for each parameter."""
     statistics: ClassVar[tuple[str, ...]] = ()
-    """The prefixes of entries that are means over steps or counts of them, and nothing unsent: a
-    worker that takes over several memories has the mean of these, and the sum of the others."""
+    """The prefixes of entries that are means over steps, or counts of steps, and not unsent parts:
+    a worker that takes over several memories averages these, and sums the others."""
     scalars: ClassVar[frozenset[str]] = frozenset()
-    """The scalars of the state beside vectors of parameters, one float64 each."""
+    """The entries of the state that belong to no parameter, one float64 each."""
     encodes_rows: ClassVar[bool] = False
     """True if `encode_rows` costs less than `encode` where few rows are present."""
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({})
-    """The settings that its specification takes, and their types. Each has an attribute of its name
-    behind an underscore."""
+    """The settings of the specification, and their types. The attribute of a setting is its name
+    after an underscore."""
 
     @property
     def spec(self) -> str:
-        """The specification of such a memory, with the settings that are not the defaults."""
+        """The specification of this memory, with all settings that are not defaults."""
         defaults = signature(type(self)).parameters
         own = {name: getattr(self, f"_{name}") for name in self.settings}
         given = [f"{name}={v}" for name, v in own.items() if v != defaults[name].default]
@@ -68,11 +67,13 @@ class Memory(ABC):
 
     @property
     def applied(self) -> tuple[float, bool]:
-        """The momentum that it applies, and True if that is Nesterov's."""
+        """The momentum that the memory applies, and True for Nesterov momentum."""
         return 0.0, False
 
     def check_workers(self, workers: int) -> None:
-        """Raises ConfigError if it was made for another number of workers, where that counts."""
+        """Raises ConfigError if the memory depends on the number of workers, and was made for
+        another number.
+        """
         del workers
 
     @property
@@ -91,9 +92,9 @@ class Memory(ABC):
         """Announces the norm of the whole gradient of the step to come.
 
         Raises:
-            CodecError: it is not finite.
+            CodecError: the norm is not finite.
         """
-        del norm  # most have no use for it
+        del norm  # for memories that clip
 
     def set_learning_rate(self, rate: float) -> None:
         """Announces the learning rate of the next step.
@@ -120,17 +121,15 @@ class Memory(ABC):
 
         The call is one step, so that a codec may do all of it in one pass over memory.
 
-        Keeps what the payload does not carry. One call, so that a codec may do it all in one pass.
-
         Args:
-            codec: what encodes.
-            gradient: contiguous, float32, or half precision where memory and codec read it;
-                scratch space afterwards, of which the payload may be a view.
-            layout: what lies in it.
-            generator: the codec's.
+            codec: the codec of the gradient.
+            gradient: contiguous, float32, or half precision where memory and codec accept it.
+                Scratch space afterwards, of which the payload may be a view.
+            layout: the parameters of the gradient.
+            generator: the random numbers of the codec.
 
         Raises:
-            CodecError: the codec cannot carry it.
+            CodecError: the codec cannot encode the gradient.
         """
 
     def encode_all(
@@ -143,13 +142,13 @@ class Memory(ABC):
         """Encodes several gradients, and yields the payloads in their order.
 
         Args:
-            codec: what encodes all of them.
+            codec: the codec of all gradients.
             gradients: as for `encode`, on one device.
-            layouts: what lies in each.
-            generators: one for each, none twice.
+            layouts: the parameters of each gradient.
+            generators: one for each gradient, all different.
 
         Raises:
-            CodecError: where the payload would come of the gradient that cannot be carried.
+            CodecError: a gradient cannot be encoded; raised in place of its payload.
         """
         for gradient, own, generator in zip(gradients, layouts, generators, strict=True):
             yield self.encode(codec, gradient, own, generator)
@@ -164,13 +163,13 @@ class Memory(ABC):
         """Encodes a matrix with few non-zero rows, as `encode` encodes the whole matrix.
 
         Args:
-            codec: what encodes.
+            codec: the codec of the gradient.
             gradient: of one parameter; scratch space afterwards.
-            layout: that parameter.
-            generator: the codec's.
+            layout: the parameter.
+            generator: the random numbers of the codec.
 
         Raises:
-            CodecError: the codec cannot carry it.
+            CodecError: the codec cannot encode the gradient.
         """
         whole = torch.empty(gradient.shape, device=gradient.values.device)
         gradient.write_to(whole)
@@ -178,17 +177,17 @@ class Memory(ABC):
 
     @abstractmethod
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
-        """Records that what was sent of these parameters never counted: it is kept instead."""
+        """Adds a sent gradient that did not count back to the residual of its parameters."""
 
     @abstractmethod
     def state_dict(self, *, copy: bool = True) -> dict[str, torch.Tensor]:
         """Returns the state that lets training resume exactly, by parameter name.
 
         Args:
-            copy: whether vectors are copies; else they are what is kept, and change as it does. A
-                worker may have no room for another of each.
+            copy: True to copy the vectors. Otherwise they are the vectors of the memory itself, and
+                change with it: a worker may not have room for copies.
         """
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replaces what is kept by what `state_dict` returned."""
+        """Replaces the state by one that `state_dict` returned."""

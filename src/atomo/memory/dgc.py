@@ -22,19 +22,19 @@ from atomo.memory.store import Store
 
 __all__ = ["MomentumCorrection"]
 
-# What u and v are called in a state. Checkpoints have had these names from the start, and keep
-# them: under "velocity/" lies v, what waits to be sent, and under "momentum/" lies u.
+# The prefixes of u and v in a state. They look swapped, and stay for the sake of old checkpoints:
+# "velocity/" holds v, which waits to be sent, and "momentum/" holds u.
 VELOCITY, UNSENT = "momentum/", "velocity/"
 
 
 @final
 class MomentumCorrection(Memory):
-    """u = m u + g; v = v + u; what is sent of v becomes zero in v and, with masking, in u.
+    """u = m u + g; v = v + u; sent entries of v become zero in v and, with masking, in u.
 
-    Nesterov: u = m (u + g); v = v + u + g. What a lossless codec carries (biases travel dense) is
-    m u + g at once: momentum is linear, so that this is momentum after the average. The optimiser
-    must not apply momentum again. A gradient that is taken back returns to v; the momentum that was
-    masked when it was sent is gone.
+    Nesterov: u = m (u + g); v = v + u + g. A lossless codec (biases are sent dense) sends m u + g:
+    momentum is linear, so that this equals momentum after the average. The optimiser must not apply
+    momentum again. A gradient that is taken back returns to v; the momentum that was masked when
+    the gradient was sent stays zero.
     """
 
     id: ClassVar[str] = "dgc"
@@ -57,11 +57,11 @@ class MomentumCorrection(Memory):
 
         Args:
             momentum: m; higher => longer memory of past gradients.
-            nesterov: look one step ahead.
-            masking: whether momentum of what was sent is dropped, so that it is not applied late.
-            clip: the norm beyond which the average of all workers would be clipped; each clips its
-                own gradient to clip / sqrt(workers), before accumulation. 0: never.
-            workers: W.
+            nesterov: True for Nesterov momentum.
+            masking: True to clear the momentum of sent entries, so that it is not applied late.
+            clip: the largest norm of the average of all workers. Each worker clips its own gradient
+                to clip / sqrt(workers), before accumulation. 0: never.
+            workers: the number of workers that average their gradients.
 
         Raises:
             ConfigError: a setting is out of range.
@@ -112,11 +112,11 @@ class MomentumCorrection(Memory):
     ) -> Any:
         if self._shrink != 1.0:
             gradient.mul_(self._shrink)
-        if not self._momentum:  # u is g, of which nothing is to be kept
+        if not self._momentum:  # u is g, and needs no state
             return self._encode_rest(codec, gradient, layout, generator)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
         momentum = MomentumState(velocity, self._momentum, self._nesterov, self._masking)
-        # A dense part leaves nothing for v: it gets m u + g at once, and whatever was taken back.
+        # A lossless codec sends m u + g and all of v, so that nothing is left for v.
         if Law.LOSSLESS in codec.laws:
             grown = gradient.copy_(momentum.grow(gradient))
             return self._encode_rest(codec, grown, layout, generator)
@@ -130,7 +130,7 @@ class MomentumCorrection(Memory):
         layout: Layout,
         generator: torch.Generator,
     ) -> Any:
-        """Encodes v, once it has grown, and keeps of it what is not sent."""
+        """Encodes v + `grown`, and keeps the unsent part as v."""
         if Law.LOSSLESS in codec.laws:
             return codec.encode(self._whole(grown, layout), generator)
         unsent = self._unsent.vector(layout, grown).view(grown.shape)
@@ -155,9 +155,6 @@ class MomentumCorrection(Memory):
         For reductions that learn only later what they send: values that they subtract from the view
         count as sent. They send a part of every entry, so that u keeps the timely share of each
         entry.
-
-        For reductions that know only later what they send: what they subtract counts as sent. They
-        send a part of every entry, so u keeps of each entry the share that has not waited.
         """
         if self._shrink != 1.0:
             gradient.mul_(self._shrink)

@@ -24,7 +24,7 @@ __all__ = ["Momentum"]
 class Momentum(Memory):
     """Sends m = beta m + (1 - beta) g, m = 0 at first, in place of each gradient g.
 
-    It keeps nothing of what is not sent, so the law of memories is not its own.
+    Unsent parts are lost: the law of memories does not hold.
     """
 
     id: ClassVar[str] = "momentum"
@@ -39,7 +39,7 @@ class Momentum(Memory):
             beta: the weight of the past; higher => longer memory.
 
         Raises:
-            ConfigError: it is out of range.
+            ConfigError: beta is out of range.
         """
         if not 0 <= beta < 1:
             raise ConfigError(f"momentum: beta must be in [0, 1), got {beta}")
@@ -59,12 +59,12 @@ class Momentum(Memory):
     ) -> Any:
         average = self._average.vector(layout, gradient).view(gradient.shape)
         average.lerp_(gradient, 1 - self._beta)
-        # A payload that may be a view must not be one of what the memory keeps.
+        # A lossless payload may be a view, and must not be a view of the memory.
         lossless = Law.LOSSLESS in codec.laws
         return codec.encode(gradient.copy_(average) if lossless else average, generator)
 
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
-        """Drops it: the gradient is part of the average already."""
+        """Drops the gradient, which is part of the average already."""
 
     def state_dict(self, *, copy: bool = True) -> dict[str, torch.Tensor]:
         return self._average.state_dict(copy)

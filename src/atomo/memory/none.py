@@ -1,4 +1,4 @@
-"""No memory: what a codec drops is gone. Right for unbiased codecs."""
+"""No memory: unsent parts of a gradient are lost. Right for unbiased codecs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["NoMemory"]
 
 @final
 class NoMemory(Memory):
-    """Keeps nothing."""
+    """Memory without a state."""
 
     id: ClassVar[str] = "none"
     feeds_back: ClassVar[bool] = False
@@ -60,10 +60,10 @@ class NoMemory(Memory):
         return codec.encode_rows(gradient, generator)
 
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
-        """Drops it."""
+        """Drops the gradient."""
 
     def state_dict(self, *, copy: bool = True) -> dict[str, torch.Tensor]:
-        del copy  # of nothing
+        del copy
         return {}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:

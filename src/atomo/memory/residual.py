@@ -29,16 +29,16 @@ RATE: Final = "/learning-rate"  # in a state: no parameter has a name like this
 
 @final
 class Residual(Memory):
-    """Encodes beta r + gamma g of a gradient g, and keeps as r what was not sent of it.
+    """Encodes beta r + gamma g for a gradient g, and keeps the unsent part as r.
 
-    With both at 1, which is the default, nothing is ever lost. Public code often leaks with a beta
-    of 0.9 and does not say so.
+    With both factors at 1, which is the default, nothing is ever lost. Public code often uses a
+    beta of 0.9 without saying so, and then loses a part of every residual.
 
-    With `units=update` it is EF-signSGD's: p = lr g + e, of which C(p) is sent, e = p - C(p), and
-    the weights move by C(p). What is kept is a part of an update, so that one from a time of a
+    `units=update` is EF-signSGD's error feedback: p = lr g + e, C(p) is sent, e = p - C(p), and the
+    weights move by C(p). The residual is then a part of an update: a residual from a time of a
     higher learning rate keeps its size when the rate falls. The optimiser multiplies by the rate
-    afterwards: C(p) / lr is sent, which is C(g + e / lr) for every codec that scales with its
-    gradient, and only where the rate changes does anything differ from `units=gradient`.
+    afterwards. Therefore C(p) / lr is sent, which is C(g + e / lr) for every codec that scales with
+    its gradient. The result differs from `units=gradient` only where the rate changes.
     """
 
     id: ClassVar[str] = "residual"
@@ -53,10 +53,10 @@ class Residual(Memory):
         """Builds an empty memory.
 
         Args:
-            beta: the weight of what was kept; lower => it leaks.
+            beta: the weight of the residual; below 1, a part of it is lost at every step.
             gamma: the weight of the gradient.
-            units: what a residual is a part of, "gradient" or "update", the gradient times the
-                learning rate, which `set_learning_rate` must then tell before each step.
+            units: "gradient", or "update" for a residual in units of the gradient times the
+                learning rate; `set_learning_rate` must then be called before each step.
 
         Raises:
             ConfigError: one of them is out of range.
@@ -68,11 +68,12 @@ class Residual(Memory):
         if units not in UNITS:
             raise ConfigError(f"residual: units must be gradient or update, got {units!r}")
         self._beta, self._gamma, self._units = beta, gamma, units
-        self._rate = 0.0  # of the step whose gradient the residual is held in units of
+        self._rate = 0.0  # the learning rate that the stored residual is divided by
         self._kept = Store()
 
     def set_learning_rate(self, rate: float) -> None:
-        # Held over the rate of the moment: no pass over memory while the rate stays the same.
+        # The residual is stored divided by the current rate: a pass over it is only needed when the
+        # rate changes.
         if self._units != "update" or rate == self._rate or not rate > 0:
             return
         if self._rate:
@@ -99,7 +100,7 @@ class Residual(Memory):
                 kept.mul_(self._beta)
             # p = beta r + gamma g; sends C(p), keeps p - C(p): one call, often one pass.
             return codec.encode_residual(gradient, kept, generator)
-        if self._kept.holds(layout):  # nothing will be left
+        if self._kept.holds(layout):  # all of it is sent now
             kept = self._kept.vector(layout, gradient).view(gradient.shape)
             gradient.add_(kept, alpha=self._beta)
             kept.zero_()
@@ -115,10 +116,10 @@ class Residual(Memory):
         if not codec.batch_encodes or Law.LOSSLESS in codec.laws:
             yield from super().encode_all(codec, gradients, layouts, generators)
             return
-        kept = [self.hold(one, own) for one, own in zip(gradients, layouts, strict=True)]
-        # Of those behind one that cannot be carried, all is kept, as nothing of them is sent.
-        for one, payload in zip(kept, codec.encode_all(kept, generators), strict=True):
-            codec.add_decoded(payload, one, -1.0)
+        kept = [self.hold(gradient, own) for gradient, own in zip(gradients, layouts, strict=True)]
+        # If a gradient cannot be encoded, the later gradients are not sent, and stay in `kept`.
+        for residual, payload in zip(kept, codec.encode_all(kept, generators), strict=True):
+            codec.add_decoded(payload, residual, -1.0)
             yield payload
 
     def encode_rows(
@@ -132,7 +133,7 @@ class Residual(Memory):
             gradient.values.mul_(self._gamma)
         if Law.LOSSLESS in codec.laws and not self._kept.holds(layout):
             return codec.encode_rows(gradient, generator)
-        # Other rows have what was kept of them: all are read, but only those of the gradient grow.
+        # The residual has values in all rows, so that all are encoded; the gradient adds to few.
         kept = self._kept.vector(layout, gradient.values).view(gradient.shape)
         if self._beta != 1:
             kept.mul_(self._beta)
@@ -150,8 +151,6 @@ class Residual(Memory):
 
         For reductions that learn only later what they send: values that they subtract from the view
         count as sent.
-
-        For those who know only later what they send: what they subtract from it counts as sent.
         """
         kept = self._kept.vector(layout, gradient).view(gradient.shape)
         if self._beta != 1:

@@ -1,4 +1,4 @@
-"""Tensors by parameter name, held in contiguous vectors as codecs see them."""
+"""Tensors by parameter name, stored in contiguous vectors, one for each bucket."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["Store"]
 
 @final
 class Store:
-    """Joins parameters into one vector when they are first asked for together.
+    """Tensors of parameters, joined into one vector at the first request for these parameters.
 
-    Another division regroups them once, so that nothing is allocated from step to step.
+    A request for another group of parameters regroups them once; later steps allocate nothing.
     """
 
     def __init__(self) -> None:
-        self._regrouping = Lock()  # several threads may ask for different parameters
+        self._regrouping = Lock()  # several threads may request different parameters
         self._vectors: dict[tuple[str, ...], torch.Tensor] = {}
         self._parts: dict[str, torch.Tensor] = {}
 
@@ -31,9 +31,7 @@ class Store:
         return any(name in self._parts for name in layout)
 
     def vector(self, layout: Layout, like: torch.Tensor) -> Float[torch.Tensor, " n"]:
-        """Returns the joined vectors of these parameters, zeros where there were none; change it in
-        place.
-        """
+        """Returns the vector of these parameters, for changes in place; zeros at first."""
         names = tuple(layout)
         with self._regrouping:
             if names not in self._vectors:
@@ -41,7 +39,7 @@ class Store:
             return self._vectors[names]
 
     def scale(self, factor: float) -> None:
-        """Multiplies all that is held."""
+        """Multiplies all tensors by a factor."""
         for part in self._parts.values():
             part.mul_(factor)
 
@@ -50,13 +48,13 @@ class Store:
         return {name: part.clone() if copy else part for name, part in self._parts.items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replaces all that is held."""
+        """Replaces all tensors."""
         self._vectors = {}
         self._parts = {name: part.clone() for name, part in state.items()}
 
     def _regroup(self, layout: Layout, like: torch.Tensor) -> None:
         sizes = [shape.numel() for shape in layout.values()]
-        # What is kept of a gradient in half precision is float32: it would be lost in rounding.
+        # Float32 for gradients in half precision too: rounding would lose small residuals.
         dtype = torch.promote_types(like.dtype, torch.float32)
         vector = torch.zeros(sum(sizes), dtype=dtype, device=like.device)
         for (name, shape), part in zip(layout.items(), torch.split(vector, sizes), strict=True):
@@ -65,6 +63,6 @@ class Store:
             self._parts[name] = part.view(shape)
         stale = [names for names in self._vectors if not layout.keys().isdisjoint(names)]
         for names in stale:
-            # The parameters that it held besides live on as views of it, and regroup in their turn.
+            # Its other parameters stay valid as views of it, until a request regroups them.
             del self._vectors[names]
         self._vectors[tuple(layout)] = vector

@@ -22,7 +22,7 @@ from atomo.wire.sections import DTYPES, MOST_DIMENSIONS, Section
 
 __all__ = ["Sections"]
 
-MOST_BYTES: Final = 2**62  # of a section that integers of 64 bits can count
+MOST_BYTES: Final = 2**62  # of a section, so that 64-bit integers can count them
 LONGEST: Final = 9  # bytes of an integer
 
 
@@ -46,17 +46,17 @@ class Sections:
             table = frame[FIXED.size : FIXED.size + self._room]
             head[: table.size] = table
         sizes = np.array([frame.size for frame in frames])
-        found = tables.find_sections(heads, sizes, self._expected, FIXED.size, MOST_GAIN)
+        headers = tables.find_sections(heads, sizes, self._expected, FIXED.size, MOST_GAIN)
         rows = zip(
-            found.starts.tolist(), found.stored.tolist(), found.compressed.tolist(),
-            found.sides.tolist(), strict=True,
+            headers.starts.tolist(), headers.stored.tolist(), headers.compressed.tolist(),
+            headers.sides.tolist(), strict=True,
         )  # fmt: skip
-        pairs = zip(frames, found.believed.tolist(), rows, strict=True)
+        pairs = zip(frames, headers.valid.tolist(), rows, strict=True)
         return [
             self._restored(frame, *row)
-            if believed and frame.flags.writeable
+            if valid and frame.flags.writeable
             else unpack(frame, self.fields)
-            for frame, believed, row in pairs
+            for frame, valid, row in pairs
         ]
 
     def _restored(
@@ -71,8 +71,8 @@ class Sections:
         whole = torch.from_numpy(frame)
         bodies = whole.split_with_sizes([start, *stored])[1:]
         aligned = whole.data_ptr() % ALIGNMENT == 0
-        found, at, side = [], start, 0
-        # Once for each section of each worker: what is asked of tensors here is what costs.
+        tensors, at, side = [], start, 0
+        # One iteration for each section of each worker: calls of tensor methods add up here.
         for (dtype, item_size, dimensions), body, size, packed in zip(
             self._kinds, bodies, stored, compressed, strict=True
         ):
@@ -83,37 +83,37 @@ class Sections:
                 tensor = body if dtype is torch.uint8 else body.view(dtype)
             else:
                 tensor = (body if aligned and not at % item_size else body.clone()).view(dtype)
-            found.append(tensor if dimensions == 1 else tensor.view(shape))
+            tensors.append(tensor if dimensions == 1 else tensor.view(shape))
             at, side = at + size, side + dimensions
-        return found
+        return tensors
 
     @cached_property
     def _kinds(self) -> list[tuple[torch.dtype, int, int]]:
         """The dtype, the bytes of an entry, and the number of dimensions of each section."""
-        return [(field.dtype, field.dtype.itemsize, len(field.most)) for field in self.fields]
+        return [(field.dtype, field.dtype.itemsize, len(field.max_shape)) for field in self.fields]
 
     @cached_property
     def _room(self) -> int:
-        """The longest table."""
-        rows = sum(3 + LONGEST * (len(field.most) + 1) for field in self.fields)
+        """The bytes of the longest table."""
+        rows = sum(3 + LONGEST * (len(field.max_shape) + 1) for field in self.fields)
         return 2 * LONGEST + rows
 
     @cached_property
     def _expected(self) -> tables.Expected | None:
-        """For the kernel; None where sections may be larger than it can count."""
-        largest = [math.prod(field.most) * field.dtype.itemsize for field in self.fields]
-        deepest = max((len(field.most) for field in self.fields), default=0)
+        """The layout for the kernel; None if sections may be larger than the kernel can count."""
+        largest = [math.prod(field.max_shape) * field.dtype.itemsize for field in self.fields]
+        deepest = max((len(field.max_shape) for field in self.fields), default=0)
         if max(largest, default=0) >= MOST_BYTES or deepest > MOST_DIMENSIONS:
             return None
         caps = [
-            math.prod(field.most) if field.entries is None else field.entries
+            math.prod(field.max_shape) if field.max_entries is None else field.max_entries
             for field in self.fields
         ]
-        most = [side for field in self.fields for side in field.most]
+        most = [side for field in self.fields for side in field.max_shape]
         return tables.Expected(
             np.array([DTYPES.index(field.dtype) for field in self.fields], np.int64),
             np.array([field.dtype.itemsize for field in self.fields], np.int64),
-            np.array([len(field.most) for field in self.fields], np.int64),
+            np.array([len(field.max_shape) for field in self.fields], np.int64),
             np.array(caps, np.int64),
             np.array(most, np.int64),
         )

@@ -24,7 +24,7 @@ SPARE: Final = 8  # one part in so many, beyond what is needed, whenever there m
 
 def longest_head(description: bytes, fields: Sequence[Field]) -> int:
     """Returns the largest number of bytes before the sections of a frame."""
-    rows = sum(3 + LONGEST_VARINT * (1 + len(field.most)) for field in fields)
+    rows = sum(3 + LONGEST_VARINT * (1 + len(field.max_shape)) for field in fields)
     return FIXED.size + 2 * LONGEST_VARINT + len(description) + rows + ALIGNMENT
 
 

@@ -65,16 +65,17 @@ def read_row(cursor: Cursor, number: int, field: Field) -> Section:
     code, storage, ndim = cursor.take(3)
     if code >= len(DTYPES) or DTYPES[code] != field.dtype:
         raise FrameError(f"section {number}: dtype code {code}; {field.dtype} expected")
-    if storage > 1 or ndim != len(field.most) or ndim > MOST_DIMENSIONS:
+    sides = len(field.max_shape)
+    if storage > 1 or ndim != sides or ndim > MOST_DIMENSIONS:
         raise FrameError(
-            f"section {number}: storage {storage}, {ndim} dimensions; {len(field.most)} expected"
+            f"section {number}: storage {storage}, {ndim} dimensions; {sides} expected"
         )
     shape = tuple([cursor.varint() for _ in range(ndim)])
-    if not all(map(le, shape, field.most)):
-        raise FrameError(f"section {number}: shape {shape}; at most {field.most} expected")
+    if not all(map(le, shape, field.max_shape)):
+        raise FrameError(f"section {number}: shape {shape}; at most {field.max_shape} expected")
     entries = math.prod(shape)
-    if field.entries is not None and entries > field.entries:
-        raise FrameError(f"section {number}: shape {shape}; at most {field.entries} entries")
+    if field.max_entries is not None and entries > field.max_entries:
+        raise FrameError(f"section {number}: shape {shape}; at most {field.max_entries} entries")
     section = Section(
         field.dtype, shape, entries * field.dtype.itemsize, cursor.varint(), bool(storage)
     )

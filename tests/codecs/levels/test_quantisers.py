@@ -49,8 +49,8 @@ def test_the_variance_of_qsgd_is_its_closed_form_and_below_its_bound(spec):
     for part in gradient.split(codec.bucket(1200)):
         n, squares = len(part), float(part.double().square().sum())
         norm = math.sqrt(squares) if codec.norm == "l2" else float(part.abs().max())
-        exact += closed_form(part, norm, codec.most)
-        bound += min(n / codec.most**2, math.sqrt(n) / codec.most) * squares
+        exact += closed_form(part, norm, codec.highest_level)
+        bound += min(n / codec.highest_level**2, math.sqrt(n) / codec.highest_level) * squares
     assert float(squared_errors(codec, gradient).mean()) == pytest.approx(exact, rel=0.05)
     if codec.norm == "l2":
         assert exact <= bound
@@ -120,7 +120,7 @@ def test_natural_compression_keeps_powers_of_two_and_refuses_what_would_overflow
 def test_the_quantiser_entropies_of_gaussian_buckets(spec, entropy):
     codec, gradient = make_codec(spec), normal(512 * 1000)
     payload = codec.encode(gradient, Generator().manual_seed(0))
-    units = payload.norms.repeat_interleave(512) / codec.most
+    units = payload.norms.repeat_interleave(512) / codec.highest_level
     levels = (codec.decode(payload, gradient.shape) / units).round()
     _, counts = levels.unique(return_counts=True)
     p = counts.double() / len(levels)

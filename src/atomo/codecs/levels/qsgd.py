@@ -93,13 +93,13 @@ class QSGD(Codec[Levels]):
         # With f_i the fraction of |v_i| s / r the variance is (r / s)^2 sum f_i (1 - f_i). Each
         # term is at most 1/4 and at most |v_i| s / r, of which the sum is at most sqrt(n) s; r is
         # at most |v|.
-        entries, most = self.bucket_size or math.inf, self.most
+        entries, most = self.bucket_size or math.inf, self.highest_level
         bound = min(entries / (4 * most**2), math.sqrt(entries) / most)
         # No entry moves by more than r / s, which is the largest magnitude over s.
         return min(bound, 1 / most**2) if self.norm == "max" else bound
 
     @property
-    def most(self) -> int:
+    def highest_level(self) -> int:
         """The number s of levels above zero."""
         return self.levels or 2**self.bits - 1
 
@@ -112,7 +112,14 @@ class QSGD(Codec[Levels]):
         spread = 1 / math.sqrt(bucket) if self.norm == "l2" else 1 / TAIL
         with as_codec_error(self.id, "the gradient holds"):
             return to_levels(
-                values, norms, bucket, NORMS[self.norm], self.most, spread, self.coding, generator
+                values,
+                norms,
+                bucket,
+                NORMS[self.norm],
+                self.highest_level,
+                spread,
+                self.coding,
+                generator,
             )
 
     def bucket(self, entries: int) -> int:
@@ -136,4 +143,4 @@ class QSGD(Codec[Levels]):
     ) -> None:
         bucket = self.bucket(out.numel())
         with adding_to(out, self.id) as entries:
-            add_level_payloads(payloads, bucket, self.most, entries, scale)
+            add_level_payloads(payloads, bucket, self.highest_level, entries, scale)

@@ -110,7 +110,7 @@ class ChunkTopK(Codec[Sparse]):
         require_finite(self.id, bool(norms.isfinite().all()))
         # Stable, so that of equal chunks the first are sent.
         order = norms.sort(descending=True, stable=True).indices
-        return order[: self.most(entries)].sort().values
+        return order[: self.max_count(entries)].sort().values
 
     def take(
         self, entries: Float[torch.Tensor, " n"], numbers: Int64[torch.Tensor, " k"]
@@ -141,19 +141,19 @@ class ChunkTopK(Codec[Sparse]):
         """Returns the number of chunks."""
         return -(-entries // self.chunk)
 
-    def most(self, entries: int) -> int:
+    def max_count(self, entries: int) -> int:
         """Returns the largest number of chunks that may be sent."""
         return count_for(self.ratio, self.chunks(entries))
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
-        most = self.most(entries)
+        most = self.max_count(entries)
         values = Field(torch.float32, (most * min(self.chunk, max(1, entries)),))
         return *index_fields(self.chunks(entries), most), values
 
     def cost(self, payload: Sparse, shape: torch.Size) -> DecodeCost:
         entries = shape.numel()
-        _, found = index_cost(payload, self.most(entries), min(self.chunk, entries))
+        _, found = index_cost(payload, self.max_count(entries), min(self.chunk, entries))
         return super().cost(payload, shape) + found
 
     def add_decoded(
@@ -177,7 +177,7 @@ class ChunkTopK(Codec[Sparse]):
 
     def carried(self, payload: Sparse, entries: int) -> Int64[torch.Tensor, " v"]:
         """Returns the indices of the entries of an untrusted payload."""
-        numbers = indices_of(payload, self.chunks(entries), self.most(entries))
+        numbers = indices_of(payload, self.chunks(entries), self.max_count(entries))
         return self.positions(numbers, entries)
 
     def clear_sent(self, payload: Sparse, entries: Float[torch.Tensor, " n"]) -> None:

@@ -95,7 +95,7 @@ class DGC(Selector):
         return SCOPES[self.scope]
 
     @property
-    def coded_by(self) -> Codec[Any]:
+    def value_codec(self) -> Codec[Any]:
         return self.values
 
     def find(
@@ -141,7 +141,7 @@ class DGC(Selector):
         """Returns the target number of entries to send."""
         return min(entries, max(self.least, count_for(self.ratio, entries)))
 
-    def most(self, entries: int) -> int:
+    def max_count(self, entries: int) -> int:
         return min(entries, math.floor(TOO_MANY * self.wanted(entries)))
 
 

@@ -115,5 +115,5 @@ class Dragonn(Selector):
         """Returns the size of the hash table."""
         return SLOTS * self.wanted(entries)
 
-    def most(self, entries: int) -> int:
+    def max_count(self, entries: int) -> int:
         return entries if entries <= self.threshold else min(entries, self.slots(entries))

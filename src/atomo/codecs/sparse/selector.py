@@ -2,9 +2,6 @@
 
 Another codec may code the values; the error of that codec counts as not sent. A selector is
 therefore a contraction, unless the codec of the values may have a larger error than zero has.
-
-Another codec may code the values; what it loses counts as not sent. A law of theirs follows: they
-contract, unless what codes the values may throw these farther off than zero is.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ SCOPES: Final = MappingProxyType({"layer": Granularity.PARAMETER, "bucket": Gran
 
 
 class Selector(Codec[Sparse]):
-    """Sends the entries that it finds. Abstract; subclasses are final."""
+    """Sends the entries that `find` selects. Abstract; subclasses are final."""
 
     default_payload_type: ClassVar[type[Sparse]] = Sparse
     default_granularity: ClassVar[Granularity] = Granularity.ENTRIES
@@ -52,7 +49,7 @@ class Selector(Codec[Sparse]):
     accepts_half: ClassVar[bool] = True
 
     @property
-    def coded_by(self) -> Codec[Any]:
+    def value_codec(self) -> Codec[Any]:
         """The codec of the values."""
         return DENSE
 
@@ -63,31 +60,31 @@ class Selector(Codec[Sparse]):
         """Finds the entries to send: increasing indices, and values.
 
         Raises:
-            ValueError: NaN or infinity was found.
+            ValueError: an entry is NaN or infinity.
         """
 
     @abstractmethod
-    def most(self, entries: int) -> int:
+    def max_count(self, entries: int) -> int:
         """Returns the largest number of entries that may be sent."""
 
     @property
     def laws(self) -> frozenset[Law]:
-        return self.coded_by.laws & {Law.CONTRACTION}
+        return self.value_codec.laws & {Law.CONTRACTION}
 
     @property
     def error_bound(self) -> float:
-        # Of the entries that are sent a part is lost, and of the others all.
-        return CONTRACTED if self.coded_by.error_bound < 1 else math.inf
+        # The error is all of the unsent entries, and a part of the sent entries.
+        return CONTRACTED if self.value_codec.error_bound < 1 else math.inf
 
     @property
     def inner(self) -> Mapping[str, Codec[Any]]:
-        return {"values": self.coded_by}
+        return {"values": self.value_codec}
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sparse:
-        return self.sent(WholeSearch(flat(gradient, self.id), None), generator)[0]
+        return self.select_entries(WholeSearch(flat(gradient, self.id), None), generator)[0]
 
     def encode_rows(self, gradient: RowGradient, generator: torch.Generator) -> Sparse:
-        return self.sent(RowSearch(gradient), generator)[0]
+        return self.select_entries(RowSearch(gradient), generator)[0]
 
     def encode_residual(
         self,
@@ -95,7 +92,7 @@ class Selector(Codec[Sparse]):
         residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Sparse:
-        return self.keep_rest(residual, flat(gradient, self.id), generator)
+        return self.encode_remainder(residual, flat(gradient, self.id), generator)
 
     def encode_momentum(
         self,
@@ -106,90 +103,92 @@ class Selector(Codec[Sparse]):
     ) -> Sparse:
         entries = residual.view(-1)
         search = MomentumSearch(entries, flat(gradient, self.id), momentum)
-        payload, indices, found = self.sent(search, generator)
-        entries[indices] = self.lost(payload, found)
-        if momentum.masking:  # where it was found: to read the payload again would take the host
+        payload, indices, values = self.select_entries(search, generator)
+        entries[indices] = self.coding_error(payload, values)
+        if momentum.masking:  # at the indices on the device: decoding the payload needs the host
             momentum.velocity.view(-1)[indices] = 0
         return payload
 
     def encode_accumulated(
         self, residual: Float[torch.Tensor, "*s"], generator: torch.Generator
     ) -> Sparse:
-        return self.keep_rest(residual, None, generator)
+        return self.encode_remainder(residual, None, generator)
 
-    def keep_rest(
+    def encode_remainder(
         self,
         residual: Float[torch.Tensor, "..."],
         added: Float[torch.Tensor, " n"] | None,
         generator: torch.Generator,
     ) -> Sparse:
-        """Encodes the sum, and leaves in `residual` what was not sent of it."""
+        """Encodes the sum of `residual` and `added`, and leaves the unsent part in `residual`."""
         entries = residual.view(-1)
-        payload, indices, found = self.sent(WholeSearch(entries, added), generator)
-        entries[indices] = self.lost(payload, found)
+        payload, indices, values = self.select_entries(WholeSearch(entries, added), generator)
+        entries[indices] = self.coding_error(payload, values)
         return payload
 
-    def sent(
+    def select_entries(
         self, search: Search, generator: torch.Generator
     ) -> tuple[Sparse, Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         """Selects and packs the entries; returns the payload, the indices and the values."""
         with as_codec_error(self.id, "the gradient holds"):
-            indices, found = self.find(search, generator)
-        return self.pack(indices, found, len(search), generator), indices, found
+            indices, values = self.find(search, generator)
+        return self.pack(indices, values, len(search), generator), indices, values
 
-    def lost(self, payload: Sparse, found: Float[torch.Tensor, " k"]) -> Float[torch.Tensor, "..."]:
-        """Returns the error that the coding of the values made."""
-        if Law.LOSSLESS in self.coded_by.laws or not len(found):
-            return found.new_zeros(())
-        lost = found.clone()
-        self.coded_by.add_decoded(payload.values, lost, -1.0)
-        return lost
+    def coding_error(
+        self, payload: Sparse, values: Float[torch.Tensor, " k"]
+    ) -> Float[torch.Tensor, "..."]:
+        """Returns the values less the decoded values."""
+        if Law.LOSSLESS in self.value_codec.laws or not len(values):
+            return values.new_zeros(())
+        error = values.clone()
+        self.value_codec.add_decoded(payload.values, error, -1.0)
+        return error
 
     def pack(
         self,
         indices: Int64[torch.Tensor, " k"],
-        found: Float[torch.Tensor, " k"],
+        values: Float[torch.Tensor, " k"],
         entries: int,
         generator: torch.Generator,
     ) -> Sparse:
         """Packs the selected values of a gradient into a payload."""
         packed = rice.encode(indices, entries)
-        return Sparse(torch.tensor([len(found)]), packed, self.coded(found, generator))
+        return Sparse(torch.tensor([len(values)]), packed, self.encode_values(values, generator))
 
-    def coded(self, found: Float[torch.Tensor, " k"], generator: torch.Generator) -> Any:
-        if len(found):
+    def encode_values(self, values: Float[torch.Tensor, " k"], generator: torch.Generator) -> Any:
+        if len(values):
             with as_codec_error(self.id, "values:"):
-                return self.coded_by.encode(found, generator)
-        # No codec takes an empty vector: a zero stands for it, except where nothing is coded.
-        empty = self.coded_by == DENSE
-        return Entries(found) if empty else self.coded_by.encode(found.new_zeros(1), generator)
+                return self.value_codec.encode(values, generator)
+        # No codec accepts an empty vector: other codecs than DENSE encode one zero in its place.
+        empty = self.value_codec == DENSE
+        return Entries(values) if empty else self.value_codec.encode(values.new_zeros(1), generator)
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
-        most = self.most(shape.numel())
-        values = self.coded_by.fields(torch.Size([max(1, most)]))
+        most = self.max_count(shape.numel())
+        values = self.value_codec.fields(torch.Size([max(1, most)]))
         return *index_fields(shape.numel(), most), *values
 
     def cost(self, payload: Sparse, shape: torch.Size) -> DecodeCost:
-        count, indices = index_cost(payload, self.most(shape.numel()))
-        values = self.coded_by.cost(payload.values, torch.Size([max(1, count)]))
+        count, indices = index_cost(payload, self.max_count(shape.numel()))
+        values = self.value_codec.cost(payload.values, torch.Size([max(1, count)]))
         return super().cost(payload, shape) + indices + values
 
     def add_decoded(
         self, payload: Sparse, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         with adding_to(out, self.id) as entries:
-            indices = indices_of(payload, len(entries), self.most(len(entries)))
+            indices = indices_of(payload, len(entries), self.max_count(len(entries)))
             values = entries.new_zeros(len(indices))
-            if len(values):  # else it does not matter what stands for none
+            if len(values):  # else the payload holds a placeholder
                 with as_codec_error("values"):
-                    self.coded_by.add_decoded(payload.values, values)
+                    self.value_codec.add_decoded(payload.values, values)
             select.add_at(entries, indices, values, scale)
 
     def add_all(
         self, payloads: Sequence[Sparse], out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         with adding_to(out, self.id) as entries:
-            counts, indices = all_indices_of(payloads, len(entries), self.most(len(entries)))
+            counts, indices = all_indices_of(payloads, len(entries), self.max_count(len(entries)))
             values = self.all_values([payload.values for payload in payloads], counts)
             select.add_sets(entries, indices, values, counts, scale)
 
@@ -198,12 +197,12 @@ class Selector(Codec[Sparse]):
     ) -> Float[torch.Tensor, " total"]:
         """Decodes the values of several payloads into one vector, one payload after the other."""
         with as_codec_error("values"):
-            if self.coded_by == DENSE and [len(one.values) for one in coded] == [*counts]:
-                return torch.cat([one.values for one in coded])
+            if self.value_codec == DENSE and [len(part.values) for part in coded] == [*counts]:
+                return torch.cat([part.values for part in coded])
             values = torch.zeros(sum(counts))
-            for one, part in zip(coded, torch.split(values, [*counts]), strict=True):
-                if len(part):  # else it does not matter what stands for none
-                    self.coded_by.add_decoded(one, part)
+            for payload, part in zip(coded, torch.split(values, [*counts]), strict=True):
+                if len(part):  # else the payload holds a placeholder
+                    self.value_codec.add_decoded(payload, part)
         return values
 
     def clear_sent(self, payload: Sparse, entries: Float[torch.Tensor, " n"]) -> None:

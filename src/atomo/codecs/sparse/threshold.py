@@ -55,17 +55,17 @@ class Threshold(Selector):
             raise ConfigError(f"threshold: value must be above 0 and finite, got {self.value}")
 
     @property
-    def coded_by(self) -> Codec[Any]:
+    def value_codec(self) -> Codec[Any]:
         return self.values
 
-    def keep_rest(
+    def encode_remainder(
         self,
         residual: Float[torch.Tensor, "..."],
         added: Float[torch.Tensor, " n"] | None,
         generator: torch.Generator,
     ) -> Sparse:
         if Law.LOSSLESS not in self.values.laws:
-            return super().keep_rest(residual, added, generator)
+            return super().encode_remainder(residual, added, generator)
         search = WholeSearch(residual.view(-1), added)
         with as_codec_error(self.id, "the gradient holds"):
             # What is sent whole is cleared in the pass that finds it.
@@ -78,5 +78,5 @@ class Threshold(Selector):
         del generator  # deterministic
         return search.above(select.bits_of(self.value))
 
-    def most(self, entries: int) -> int:
+    def max_count(self, entries: int) -> int:
         return entries

@@ -55,14 +55,14 @@ class TopK(Selector):
         return SCOPES[self.scope]
 
     @property
-    def coded_by(self) -> Codec[Any]:
+    def value_codec(self) -> Codec[Any]:
         return self.values
 
     def find(
         self, search: Search, generator: torch.Generator
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         del generator  # deterministic
-        return search.largest(self.most(len(search)))
+        return search.largest(self.max_count(len(search)))
 
-    def most(self, entries: int) -> int:
+    def max_count(self, entries: int) -> int:
         return count_for(self.ratio, entries)

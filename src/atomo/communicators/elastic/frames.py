@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 RAW: Final = Compression(codec="none")
-NUMBERS: Final = Report.field().most[0]  # in a report
+NUMBERS: Final = Report.field().max_shape[0]  # in a report
 
 
 def control_frame(kind: Kind, epoch: int, rank: int) -> Bytes:

@@ -210,6 +210,6 @@ def read_piece(frame: Bytes, step: int, number: int, due: Field) -> Float[Tensor
             f"piece {number} of the weights of step {step} is due"
         )
     piece = unpack(frame, [due])[0]
-    if piece.shape != due.most:
-        raise FrameError(f"{len(piece)} weights came; piece {number} has {due.most[0]}")
+    if piece.shape != due.max_shape:
+        raise FrameError(f"{len(piece)} weights came; piece {number} has {due.max_shape[0]}")
     return piece

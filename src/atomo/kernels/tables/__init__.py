@@ -1,7 +1,8 @@
-"""The section tables of many frames at once, where frames are as they should be.
+"""Parser of the section tables of many valid frames at once.
 
-`wire.sections` says what a table is and what is wrong with one. Here is the same for those of a
-batch in one go; one that this does not accept is for `wire.sections` to judge.
+`wire.sections` defines the tables and describes their errors. This kernel accepts or rejects the
+tables of a whole batch; the caller passes a rejected table to `wire.sections`, which raises the
+error.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ __all__ = ["Expected", "SectionTables", "find_sections"]
 class SectionTables:
     """The parsed section tables of frames with the same number of sections each."""
 
-    believed: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
     """True for each valid frame; the rest of this record is undefined for others."""
     starts: NDArray[np.int64]
     """The position of the first section of each frame."""
@@ -45,13 +46,13 @@ def find_sections(
         gain: the largest size of a section over what is stored of it.
     """
     frames, sections = len(heads), len(expected.codes)
-    found = SectionTables(
+    tables = SectionTables(
         np.zeros(frames, np.bool_),
         np.zeros(frames, np.int64),
         np.zeros((frames, sections), np.int64),
         np.zeros((frames, sections), np.bool_),
-        np.zeros((frames, len(expected.most)), np.int64),
+        np.zeros((frames, len(expected.max_sides)), np.int64),
     )
-    read_all(heads, sizes, *expected, fixed, gain, found.believed, found.starts, found.stored,
-             found.compressed, found.sides)  # fmt: skip
-    return found
+    read_all(heads, sizes, *expected, fixed, gain, tables.valid, tables.starts, tables.stored,
+             tables.compressed, tables.sides)  # fmt: skip
+    return tables

@@ -19,15 +19,15 @@ NONE = -1
 
 @final
 class Expected(NamedTuple):
-    """The accepted layout of each section. No product of the largest sides leaves 63 bits."""
+    """The accepted layout of each section. The product of the largest sides fits in 63 bits."""
 
     codes: Integers
     """The dtype, as a frame says it."""
     item_sizes: Integers  # bytes
     dimensions: Integers
-    entries: Integers
+    max_entries: Integers
     """The largest product of the sides."""
-    most: Integers
+    max_sides: Integers
     """The largest sides of all sections, one behind the other."""
 
 
@@ -54,11 +54,11 @@ def read_all(
     codes: Integers,
     item_sizes: Integers,
     dimensions: Integers,
-    entries: Integers,
-    most: Integers,
+    max_entries: Integers,
+    max_sides: Integers,
     fixed: int,
     gain: int,
-    believed: Truths,
+    valid: Truths,
     starts: Integers,
     stored: Integers,
     compressed: Truths,
@@ -66,13 +66,13 @@ def read_all(
 ) -> None:
     """Reads the table of each frame."""
     for i in range(sizes.size):
-        at = read(heads[i], sizes[i], codes, item_sizes, dimensions, entries, most, gain,
+        at = read(heads[i], sizes[i], codes, item_sizes, dimensions, max_entries, max_sides, gain,
                   stored[i], compressed[i], sides[i])  # fmt: skip
         if at == NONE:
             continue
         start = (fixed + at + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
         starts[i] = start
-        believed[i] = start + stored[i].sum() == sizes[i]  # each is no more than the frame
+        valid[i] = start + stored[i].sum() == sizes[i]  # each is no more than the frame
 
 
 @jit
@@ -82,8 +82,8 @@ def read(
     codes: Integers,
     item_sizes: Integers,
     dimensions: Integers,
-    entries: Integers,
-    most: Integers,
+    max_entries: Integers,
+    max_sides: Integers,
     gain: int,
     stored: Integers,
     compressed: Truths,
@@ -105,13 +105,13 @@ def read(
         product = 1
         for _ in range(dimensions[number]):
             sides[side], at = varint(head, at)
-            if not 0 <= sides[side] <= most[side]:
+            if not 0 <= sides[side] <= max_sides[side]:
                 return NONE
             product *= sides[side]
             side += 1
         stored[number], at = varint(head, at)
         compressed[number] = storage == 1
-        if product > entries[number] or not 0 <= stored[number] <= size:
+        if product > max_entries[number] or not 0 <= stored[number] <= size:
             return NONE
         bytes_ = product * item_sizes[number]
         if (storage == 0 and stored[number] != bytes_) or bytes_ > gain * stored[number]:

@@ -16,11 +16,11 @@ SHORT = {"network": "LeNet", "code": "sgd", "max_steps": 4, "fusion_mb": 0.2}
 def test_batches_of_a_step_are_one_large_batch(way, tmp_path):
     whole = settings(tmp_path / "whole", batch_size=24, **SHORT, **way)
     parts = settings(tmp_path / "parts", batch_size=8, batches_per_step=3, **SHORT, **way)
-    told: list[Event] = []
-    run_threads(parts, told.append)
+    events: list[Event] = []
+    run_threads(parts, events.append)
     model = load(tmp_path / "parts", 4).model
     assert largest_difference(plain_sgd(whole), model) < 1e-6
-    done = [event for event in told if isinstance(event, StepDone)]
+    done = [event for event in events if isinstance(event, StepDone)]
     assert len(done) == 4
     # One exchange a step: the bytes of one gradient of each worker, not of three.
     assert all(event.up_bytes < 1.1 * event.dense_bytes for event in done)

@@ -226,18 +226,18 @@ def test_all_ranks_of_a_short_run_take_dense_gradients_unmeasured(tmp_path, monk
     assert from_json(to_json(event)) == event
     keep_plan(tmp_path, Plan(first))
     assert kept_codecs(run) == first
-    told: list[str] = []
-    assert kept_codecs(replace(run, max_steps=10**6), (), told.append) is None  # now it may pay
-    assert "it is of --max-steps 20, and not 1000000" in told[0]
+    lines: list[str] = []
+    assert kept_codecs(replace(run, max_steps=10**6), (), lines.append) is None  # now it may pay
+    assert "it is of --max-steps 20, and not 1000000" in lines[0]
 
 
 def test_messages_of_a_short_run_are_those_of_the_default(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(planner, "measure_job", None)
-    told: list[Event] = []
+    events: list[Event] = []
     short = {"network": "FC", "n": 2, "comm_type": "Allgather", "code": "sgd", "max_steps": 2}
     run = settings(tmp_path, fusion="auto", auto_share=0.1, **short)
-    run_threads(run, told.append)
-    (line,) = (event.fusion for event in told if isinstance(event, Started))
+    run_threads(run, events.append)
+    (line,) = (event.fusion for event in events if isinstance(event, Started))
     assert line.startswith(
         "fusion auto: 2 messages: the run is too short to measure messages: 2 st"
     )

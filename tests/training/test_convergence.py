@@ -36,22 +36,22 @@ QUICK = ("one worker, 2 bits", "efsignsgd", "randk", "2 of 3", "topk", "ACP-SGD"
 @pytest.mark.parametrize("what", long_but(QUICK, ONCE))
 def test_what_once_diverged_trains(what, tmp_path):
     changes, steps, share = ONCE[what]
-    told: list[Event] = []
-    run_threads(settings(tmp_path, max_steps=steps, **changes), told.append)
-    losses = [event.loss for event in told if isinstance(event, StepDone)]
+    events: list[Event] = []
+    run_threads(settings(tmp_path, max_steps=steps, **changes), events.append)
+    losses = [event.loss for event in events if isinstance(event, StepDone)]
     assert sum(losses[-10:]) / 10 < share * losses[0]
     if "num_aggregate" not in changes:  # who is late differs, and a step may shake
-        assert not any(isinstance(event, Caution) for event in told)
+        assert not any(isinstance(event, Caution) for event in events)
 
 
 @pytest.mark.long
 @pytest.mark.slow
 def test_without_damping_one_worker_is_warned_before_it_diverges(tmp_path):
-    told: list[Event] = []
+    events: list[Event] = []
     chosen = settings(tmp_path, n=2, noise_damping=False, max_steps=300)
     with pytest.raises(Diverged, match=r"the errors of svd hardly average out .* workers \(1\)"):
-        run_threads(chosen, told.append)
-    assert [event for event in told if isinstance(event, Caution)]
+        run_threads(chosen, events.append)
+    assert [event for event in events if isinstance(event, Caution)]
 
 
 def test_recipes_resolve_to_what_trains():

@@ -58,11 +58,11 @@ def test_a_loss_that_only_shakes_is_not_told(losses):
     ],
 )
 def test_what_the_settings_alone_say_is_told_before_the_first_step(changes, words, tmp_path):
-    told: list[Event] = []
-    run_threads(settings(tmp_path, network=SMALL, max_steps=1, **changes), told.append)
-    assert isinstance(told[1], Caution)
-    assert isinstance(told[2], StepDone)
-    assert re.search(words, told[1].text)
+    events: list[Event] = []
+    run_threads(settings(tmp_path, network=SMALL, max_steps=1, **changes), events.append)
+    assert isinstance(events[1], Caution)
+    assert isinstance(events[2], StepDone)
+    assert re.search(words, events[1].text)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_the_likeliest_cause_is_named(changes, words):
 
 @pytest.mark.slow
 def test_a_run_that_diverges_says_so_first_and_ends_with_the_cause(tmp_path):
-    told: list[Event] = []
+    events: list[Event] = []
     chosen = settings(tmp_path, network="FC", code="sgd", lr=2.0, max_steps=200)
     with pytest.raises(Diverged, match=r"--lr 2 is too high here, .*the last checkpoint is kept"):
-        run_threads(chosen, told.append)
-    assert [event for event in told if isinstance(event, Caution)]
+        run_threads(chosen, events.append)
+    assert [event for event in events if isinstance(event, Caution)]
 
 
 def test_a_gradient_that_overflows_has_diverged_whatever_its_codec_says(tmp_path):

@@ -55,13 +55,13 @@ def trained(
     """
     common = {"n": 4, "network": SMALL, "batch_size": 8, "max_steps": STEPS, "eval_freq": 3}
     chosen = settings(folder, **(common | changes))
-    wires, told = network(chosen.processes), list[Event]()
+    wires, events = network(chosen.processes), list[Event]()
     ends: list[Transport] = [*wires]
     for rank, count in breaths.items():
         ends[rank] = CrashingTransport(wires[rank], count)
 
     def body(transport: Transport, job: Job) -> None:
-        end = make_end(job, transport, torch.device("cpu"), told.append, lambda: False)
+        end = make_end(job, transport, torch.device("cpu"), events.append, lambda: False)
         if transport.rank in deaths:
             dies_at(end, deaths[transport.rank], wires[transport.rank])
         try:
@@ -74,7 +74,7 @@ def trained(
     jobs = [make_job(chosen, len(ends)) for _ in ends]
     pairs = zip(ends, jobs, strict=True)
     together([lambda e=e, j=j: body(e, j) for e, j in pairs], lambda: wires[0].abort(1))
-    return told
+    return events
 
 
 CASES = [

@@ -44,11 +44,11 @@ FEW = {"qsgd"}  # test_convergence.py trains others
 )
 @pytest.mark.parametrize("code", slow_but(FEW, CODECS))
 def test_the_loss_comes_down_and_the_states_reach_the_checkpoint(code, tmp_path):
-    told: list[Event] = []
+    events: list[Event] = []
     common: dict[str, object] = {"code": code, "network": SMALL, "batch_size": 32, "max_steps": 44}
     chosen = settings(tmp_path, **(common | OPTIONS.get(code, {})))
-    run_threads(chosen, told.append)
-    losses = [event.loss for event in told if isinstance(event, StepDone)]
+    run_threads(chosen, events.append)
+    losses = [event.loss for event in events if isinstance(event, StepDone)]
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
     kept = [name for name in load(tmp_path, 44).workers[0] if name.startswith("memory/")]
     assert bool(kept) == (chosen.memory != "none")

@@ -25,7 +25,7 @@ def trained(folder: Path, down: str, seed: int, spares: int, net: str = "FC") ->
         folder, n=5, network=net, batch_size=8, max_steps=STEPS, eval_freq=3, code="qsgd",
         down=down, min_workers=1, spares=spares,
     )  # fmt: skip
-    dice, wires, told = random.Random(seed), network(chosen.processes), list[Event]()
+    dice, wires, events = random.Random(seed), network(chosen.processes), list[Event]()
     for wire in wires:
         wire.local_size, wire.local_index = 1, 0  # each on a host of its own: workers hand on
     ends: list[Transport] = [*wires]
@@ -34,7 +34,7 @@ def trained(folder: Path, down: str, seed: int, spares: int, net: str = "FC") ->
 
     def body(transport: Transport) -> None:
         job = make_job(chosen, transport.size)
-        end = make_end(job, transport, torch.device("cpu"), told.append, lambda: False)
+        end = make_end(job, transport, torch.device("cpu"), events.append, lambda: False)
         try:
             end.run()
         except PeerLost as lost:
@@ -42,7 +42,7 @@ def trained(folder: Path, down: str, seed: int, spares: int, net: str = "FC") ->
                 raise
 
     together([lambda one=one: body(one) for one in ends], lambda: wires[0].abort(1))
-    return told
+    return events
 
 
 @pytest.mark.long(

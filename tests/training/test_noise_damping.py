@@ -46,9 +46,9 @@ def test_a_checkpoint_has_all_it_knows():
 
 
 def run(tmp_path, **changes) -> list[StepDone]:
-    told: list[Event] = []
-    run_threads(settings(tmp_path, network=SMALL, **changes), told.append)
-    return [event for event in told if isinstance(event, StepDone)]
+    events: list[Event] = []
+    run_threads(settings(tmp_path, network=SMALL, **changes), events.append)
+    return [event for event in events if isinstance(event, StepDone)]
 
 
 @pytest.mark.slow

@@ -159,11 +159,11 @@ CASES += [
 def test_a_run_trains_on_and_writes_its_checkpoint_later(tmp_path, case):
     way, fault = case
     common = {"n": 2, "network": SMALL, "code": "sgd", "batch_size": 8, "comm_type": way}
-    folder, told = tmp_path / "run", list[Event]()
+    folder, events = tmp_path / "run", list[Event]()
     mend: list[Callable[[], None]] = []
 
     def tell(event: Event) -> None:
-        told.append(event)
+        events.append(event)
         if isinstance(event, StepDone):
             if event.step == 3:
                 mend.append(FAULTS[fault](folder))
@@ -171,10 +171,10 @@ def test_a_run_trains_on_and_writes_its_checkpoint_later(tmp_path, case):
                 mend.pop()()
 
     run_threads(settings(folder, max_steps=12, eval_freq=4, **common), tell)
-    changes = [event for event in told if isinstance(event, Storage)]
-    last = [event for event in told if isinstance(event, StepDone)][-1]
-    saved = [event.step for event in told if isinstance(event, Saved)]
-    assert [event.step for event in told if isinstance(event, StepDone)] == [*range(1, 13)]
+    changes = [event for event in events if isinstance(event, Storage)]
+    last = [event for event in events if isinstance(event, StepDone)][-1]
+    saved = [event.step for event in events if isinstance(event, Saved)]
+    assert [event.step for event in events if isinstance(event, StepDone)] == [*range(1, 13)]
     if fault == "removed":  # it is made anew at the first checkpoint
         assert (saved, {one.what for one in changes}) == ([4, 8, 12], {"metrics"})
     else:
@@ -206,9 +206,9 @@ def test_a_last_checkpoint_that_cannot_be_written_ends_with_an_error(tmp_path):
     finally:
         undo.pop()()
     assert steps(tmp_path) == [2]
-    told: list[Event] = []
-    run_threads(chosen, told.append)
-    assert [event.step for event in told if isinstance(event, StepDone)] == [3, 4]
+    events: list[Event] = []
+    run_threads(chosen, events.append)
+    assert [event.step for event in events if isinstance(event, StepDone)] == [3, 4]
 
 
 def test_old_checkpoints_stay_while_the_newest_is_not_seen_to_be_whole(tmp_path):

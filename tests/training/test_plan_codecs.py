@@ -75,11 +75,11 @@ def test_a_run_that_continues_has_the_codecs_that_it_began_with(tmp_path: Path) 
 
 def test_plans_of_earlier_versions_serve(tmp_path: Path) -> None:
     """Plans of earlier and of this version name the parameter server by its earlier name."""
-    run, told = settings(tmp_path, code="auto"), list[str]()
+    run, lines = settings(tmp_path, code="auto"), list[str]()
     keep_plan(tmp_path, Plan(CHOSEN))
     assert json.loads((tmp_path / CODECS_FILE).read_text())["said"] == SAID | {"comm_type": "Bcast"}
-    assert kept_codecs(run, (), told.append) == CHOSEN
-    assert not told
+    assert kept_codecs(run, (), lines.append) == CHOSEN
+    assert not lines
 
 
 def test_another_question_has_another_answer(tmp_path: Path) -> None:
@@ -91,15 +91,15 @@ def test_another_question_has_another_answer(tmp_path: Path) -> None:
 
 
 def test_what_was_measured_on_other_hosts_does_not_serve_and_a_line_says_so(tmp_path: Path) -> None:
-    run, told = settings(tmp_path, code="auto"), list[str]()
+    run, lines = settings(tmp_path, code="auto"), list[str]()
     there = replace(CHOSEN, hosts=("a", "b", "b"))
     keep_plan(tmp_path, Plan(there))
     for hosts in (("a", "b", "b"), ()):
-        assert kept_codecs(run, hosts, told.append) == there
-    assert kept_codecs(replace(run, resume="never"), ("c", "b", "b"), told.append) is None
-    assert not told
-    assert kept_codecs(run, ("c", "b", "b"), told.append) is None
-    assert told == [
+        assert kept_codecs(run, hosts, lines.append) == there
+    assert kept_codecs(replace(run, resume="never"), ("c", "b", "b"), lines.append) is None
+    assert not lines
+    assert kept_codecs(run, ("c", "b", "b"), lines.append) is None
+    assert lines == [
         f"{tmp_path / CODECS_FILE} does not serve this job: it was measured on a (1), b (2), and "
         "the ranks are on c (1), b (2) now; codecs are measured and chosen anew"
     ]

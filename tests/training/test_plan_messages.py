@@ -29,9 +29,9 @@ SHORT = {"network": "networks:normed", "batch_size": 8, "max_steps": 3, "fusion"
 
 def found_by(chosen: Settings) -> str:
     """Runs a training to its end, and returns its text about fusion."""
-    told: list[Event] = []
-    run_threads(chosen, told.append)
-    return next(event for event in told if isinstance(event, Started)).fusion
+    events: list[Event] = []
+    run_threads(chosen, events.append)
+    return next(event for event in events if isinstance(event, Started)).fusion
 
 
 def repeated(folder: Path, into: Path) -> Settings:
@@ -87,16 +87,16 @@ def test_messages_of_another_job_are_not_taken_over(tmp_path) -> None:
 
 
 def test_messages_of_other_hosts_are_not_taken_over_and_a_line_says_so(tmp_path) -> None:
-    told: list[str] = []
+    notes: list[str] = []
     keep_plan(tmp_path, Plan(messages=replace(FOUND, hosts=("a", "b"), step_s=0.25)))
     chosen = settings(tmp_path, fusion="auto")
-    kept = kept_messages(chosen, "of this", ("a", "b"), told.append)
+    kept = kept_messages(chosen, "of this", ("a", "b"), notes.append)
     assert kept == replace(FOUND, hosts=("a", "b"), step_s=0.25)
-    assert not told
-    assert kept_messages(chosen, "of this", ("a", "c"), told.append) is None
-    assert kept_messages(chosen, "of that", ("a", "b"), told.append) is None
-    assert "it was measured on a (1), b (1), and the ranks are on a (1), c (1) now" in told[0]
-    assert "it is of other codecs, another network or other settings" in told[1]
+    assert not notes
+    assert kept_messages(chosen, "of this", ("a", "c"), notes.append) is None
+    assert kept_messages(chosen, "of that", ("a", "b"), notes.append) is None
+    assert "it was measured on a (1), b (1), and the ranks are on a (1), c (1) now" in notes[0]
+    assert "it is of other codecs, another network or other settings" in notes[1]
 
 
 @pytest.mark.parametrize(

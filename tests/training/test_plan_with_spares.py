@@ -71,20 +71,20 @@ def test_a_spare_serves_with_the_codecs_that_the_others_chose(
     keep_plan(
         tmp_path, Plan(CodecPlan(codes, "dgc", 0.1, 0.5, 1.0, 1.0, 0.0, planned_settings(run)))
     )
-    told, transports = list[Event](), network(run.processes)
+    events, transports = list[Event](), network(run.processes)
 
     def body(transport: LocalTransport) -> None:
         threading.current_thread().name = f"rank {transport.rank}"
         try:
-            run_rank(run, transport, told.append, lambda: False)
+            run_rank(run, transport, events.append, lambda: False)
         except ValueError as error:
             assert (transport.rank, str(error)) == (2, DEFECT)  # noqa: PT017  # of a thread
 
     together([partial(body, one) for one in transports], lambda: transports[0].abort(1))
     assert "lost rank 2 (worker), step 2: Traceback" in capfd.readouterr().err
-    notes = [event.text for event in told if isinstance(event, Caution)]
+    notes = [event.text for event in events if isinstance(event, Caution)]
     assert "worker 3, a spare, takes part from step 3 on" in notes
-    assert [event.workers for event in told if isinstance(event, StepDone)] == [2, 1, 2, 2]
-    assert isinstance(told[-1], Ended)
+    assert [event.workers for event in events if isinstance(event, StepDone)] == [2, 1, 2, 2]
+    assert isinstance(events[-1], Ended)
     assert replace(built["rank 3"].settings, spares=0) == built["rank 1"].settings
     assert built["rank 3"].settings.code != "auto"

@@ -50,9 +50,9 @@ def test_a_worker_is_lost_alone(error, why, tmp_path, monkeypatch, capfd):
     with pytest.raises(PeerLost, match="rank 2 is gone"):
         transports[0].receive(2, 0.0, "a word")
     assert transports[2].aborted is None
-    told = capfd.readouterr().err
-    assert told.startswith("atomo: lost rank 2 (worker), before the first step: ")
-    assert told.endswith(why)
+    output = capfd.readouterr().err
+    assert output.startswith("atomo: lost rank 2 (worker), before the first step: ")
+    assert output.endswith(why)
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (SystemExit(0), 1)])
@@ -65,9 +65,9 @@ def test_a_master_takes_the_job_along(error, code, tmp_path, monkeypatch, capfd)
 @pytest.mark.parametrize("error", [ValueError("x" * LONG), CodecError("x\n" * LONG)])
 def test_a_text_of_megabytes_is_cut(error, tmp_path, monkeypatch, capfd):
     fails(error, 2, tmp_path, monkeypatch)
-    told = capfd.readouterr().err
-    assert len(told) < 70_000
-    assert "characters left out" in told
+    output = capfd.readouterr().err
+    assert len(output) < 70_000
+    assert "characters left out" in output
 
 
 def test_what_a_terminal_would_obey_is_shown(tmp_path, monkeypatch, capfd):

@@ -105,7 +105,7 @@ def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     """Runs the whole job, with the work of ranks before, between and after plans; returns rank 0's
     events.
     """
-    lock, built, told = threading.Lock(), threading.Barrier(run.n), list[Event]()
+    lock, built, events = threading.Lock(), threading.Barrier(run.n), list[Event]()
 
     def one_by_one(settings: Settings, ranks: int) -> Job:
         # Threads share the generator that weights are drawn from, which steps seed as well.
@@ -117,9 +117,9 @@ def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     monkeypatch.setattr(planner, "make_job", one_by_one)
     monkeypatch.setattr(planner, "try_plans", as_predicted)
     transports = network(run.n)
-    bodies = [partial(run_rank, run, one, told.append, lambda: False) for one in transports]
+    bodies = [partial(run_rank, run, one, events.append, lambda: False) for one in transports]
     together(bodies, lambda: transports[0].abort(1))
-    return told
+    return events
 
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
@@ -145,15 +145,15 @@ def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
     monkeypatch.setattr(replan, "measure_job", measured())
     monkeypatch.setattr(rank, "ReplanLoop", partial(ReplanLoop, rules=RULES))
     run = auto(tmp_path, **case)
-    told = run_ranks(run, monkeypatch)
+    events = run_ranks(run, monkeypatch)
     # Without a master all must know of an end one step ahead.
     pause = PAUSE + (case["n"] == 2)
-    (again,) = (event for event in told if isinstance(event, ProbedAgain))
+    (again,) = (event for event in events if isinstance(event, ProbedAgain))
     assert (again.step, again.changed, again.expected_s) == (pause + 1, True, 1e-9)
     assert again.step_s < 0.5 * again.stays_s
     assert f"from step {pause + 1} on\nauto: 3 tensors efsignsgd, memory dgc" in again.text
-    assert sum(isinstance(event, Started) for event in told) == 1
-    steps = [event for event in told if isinstance(event, StepDone)]
+    assert sum(isinstance(event, Started) for event in events) == 1
+    steps = [event for event in events if isinstance(event, StepDone)]
     assert [step.step for step in steps] == [*range(1, 9)]
     assert [step.plan_since for step in steps] == [1] * pause + [pause + 1] * (8 - pause)
     assert steps[-1].up_bytes < 0.5 * steps[0].up_bytes
@@ -182,10 +182,10 @@ def test_a_run_that_stops_after_a_switch_and_goes_on_has_the_same_bits(
     folders = [tmp_path / "once", tmp_path / "twice"]
     for folder, ends in zip(folders, ([8], [6, 8]), strict=True):
         for end in ends:
-            told = run_ranks(auto(folder, max_steps=end, **case), monkeypatch)
-    assert isinstance(told[0], Started)
-    assert told[0].first_step == 7
-    assert "efsignsgd" in told[0].chosen
+            events = run_ranks(auto(folder, max_steps=end, **case), monkeypatch)
+    assert isinstance(events[0], Started)
+    assert events[0].first_step == 7
+    assert "efsignsgd" in events[0].chosen
     one, other = (load(folder, 8) for folder in folders)
     assert all(map(same, one.workers, other.workers))
     assert same(one.model, other.model)
@@ -211,8 +211,8 @@ def test_other_messages_carry_on_what_was_kept(
         "auto", (tensors,), job_hash(job, "auto"), 1.0, 1.0, 1.0, 0.5, (), step_s=1e-9
     )
     keep_plan(tmp_path / "changed", Plan(messages=one))
-    told = run_ranks(run, monkeypatch)
-    (again,) = (event for event in told if isinstance(event, ProbedAgain))
+    events = run_ranks(run, monkeypatch)
+    (again,) = (event for event in events if isinstance(event, ProbedAgain))
     assert again.changed
     kept_as = json.loads((tmp_path / "changed" / MESSAGES_FILE).read_text())
     assert len(kept_as["cuts"]) > 1
@@ -231,16 +231,16 @@ def again_as(kept_as: Mapping[str, Any]) -> str:
 
 
 def test_who_finds_a_new_prediction_off_as_well_says_so_once(tmp_path: Path) -> None:
-    told: list[Event] = []
+    events: list[Event] = []
     run = auto(tmp_path)
     chosen = read_codecs(tmp_path / CODECS_FILE, 0)
     assert chosen is not None
     job = replace(make_job(chosen.applied(run), run.n), plan=Plan(chosen))
-    loop = ReplanLoop(run, job, network(run.n)[0], torch.device("cpu"), told.append, RULES)
+    loop = ReplanLoop(run, job, network(run.n)[0], torch.device("cpu"), events.append, RULES)
     loop._drift.probed(0.5, 0.1)
     for step in range(1, 20):
         loop._drifts(replace(STEP, step=step, step_s=0.9))
-    (caution,) = told
+    (caution,) = events
     assert isinstance(caution, Caution)
     assert caution.text.startswith("steps take 900.0 ms where 500.0 were predicted from what was")
 
@@ -298,7 +298,7 @@ def test_ranks_go_on_if_the_new_plan_is_the_old_one(
     """No plan is tried then, and the ranks that wait for trials learn so."""
     monkeypatch.setattr(replan, "measure_job", measured(best=BEFORE))
     monkeypatch.setattr(ReplanLoop, "_drifts", lambda self, done: done.step == PAUSE)
-    told = run_ranks(auto(tmp_path, max_steps=6), monkeypatch)
-    (again,) = (event for event in told if isinstance(event, ProbedAgain))
+    events = run_ranks(auto(tmp_path, max_steps=6), monkeypatch)
+    (again,) = (event for event in events if isinstance(event, ProbedAgain))
     assert not again.changed
-    assert sum(isinstance(event, StepDone) for event in told) == 6
+    assert sum(isinstance(event, StepDone) for event in events) == 6

@@ -128,9 +128,9 @@ RESUMED = [
 def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     common = {"max_steps": 8, "eval_freq": 4, "fusion_mb": SMALL_MB} | case
     whole = ended(settings(tmp_path / "whole", **common))
-    told: list[Event] = []
+    events: list[Event] = []
     stopped = settings(tmp_path / "parts", **common)
-    run_threads(stopped, told.append, lambda: len(told) > 4)
+    run_threads(stopped, events.append, lambda: len(events) > 4)
     mark = finished(tmp_path / "parts")
     assert mark is not None
     assert (mark.reason, steps(tmp_path / "parts")[-1]) == ("interrupted", mark.step)
@@ -164,17 +164,17 @@ def test_low_rank_factors_do_not_keep_a_run_from_going_on_otherwise(tmp_path):
 def test_a_finished_run_has_nothing_left_to_do(tmp_path):
     chosen = settings(tmp_path, n=2, network=SMALL, comm_type="Allreduce", code="sgd", max_steps=2)
     run_threads(chosen)
-    told: list[Event] = []
-    run_threads(chosen, told.append)
-    assert not any(isinstance(event, StepDone) for event in told)
+    events: list[Event] = []
+    run_threads(chosen, events.append)
+    assert not any(isinstance(event, StepDone) for event in events)
     assert steps(tmp_path) == [2]
 
 
 def test_what_it_says_of_itself(tmp_path):
-    told: list[Event] = []
+    events: list[Event] = []
     chosen = settings(tmp_path, n=3, comm_type="Allgather", code="sgd", max_steps=1)
-    run_threads(chosen, told.append)
-    started, done = told[0], told[1]
+    run_threads(chosen, events.append)
+    started, done = events[0], events[1]
     assert isinstance(started, Started)
     assert isinstance(done, StepDone)
     assert (started.workers, started.comm_type, done.workers) == (3, "Allgather", 3)

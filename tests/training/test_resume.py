@@ -39,9 +39,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     common = {"max_steps": 8, "eval_freq": 4, "fusion_mb": 0.2} | case
     whole = settings(tmp_path / "whole", **common)
     run_threads(whole)
-    told: list[Event] = []
+    events: list[Event] = []
     stopped = settings(tmp_path / "parts", **common)
-    run_threads(stopped, told.append, lambda: len(told) > 4)
+    run_threads(stopped, events.append, lambda: len(events) > 4)
     assert steps(tmp_path / "parts")[-1] < 8
     earlier = load(tmp_path / "parts", steps(tmp_path / "parts")[-1])
     assert earlier.config["comm_type"] == "Bcast"  # as earlier versions wrote it
@@ -52,9 +52,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
 
 
 def started(chosen: Settings) -> Started:
-    told: list[Event] = []
-    run_threads(chosen, told.append)
-    return next(event for event in told if isinstance(event, Started))
+    events: list[Event] = []
+    run_threads(chosen, events.append)
+    return next(event for event in events if isinstance(event, Started))
 
 
 TABLED = """
@@ -102,15 +102,15 @@ def test_damaged_checkpoints_are_left_out_with_a_warning_that_names_them(tmp_pat
     damage(folder, 2)
     path = folder / "step-00000003.optimizer.safetensors"
     path.write_bytes(path.read_bytes()[:50])
-    told: list[Event] = []
-    run_threads(settings(folder, max_steps=4, **common), told.append)
-    cautions = [event.text for event in told if isinstance(event, Caution)]
+    events: list[Event] = []
+    run_threads(settings(folder, max_steps=4, **common), events.append)
+    cautions = [event.text for event in events if isinstance(event, Caution)]
     assert [text.split(": ")[0] for text in cautions] == [
         f"the checkpoint of step {step} is left out" for step in (3, 2)
     ]
     assert "step-00000003.optimizer.safetensors has 50 bytes; its manifest says" in cautions[0]
     assert "step-00000002.model.safetensors is damaged: its hash" in cautions[1]
-    assert [event.step for event in told if isinstance(event, StepDone)] == [2, 3, 4]
+    assert [event.step for event in events if isinstance(event, StepDone)] == [2, 3, 4]
     for step in (1, 2, 3, 4):  # what was damaged has been written anew
         assert same(load(folder, step), load(tmp_path / "whole", step))
 
@@ -169,9 +169,9 @@ def test_another_run_can_be_continued_in_a_new_folder(tmp_path):
 def test_a_finished_run_has_nothing_left_to_do(tmp_path):
     chosen = settings(tmp_path, max_steps=2, network=SMALL)
     run_threads(chosen)
-    told: list[Event] = []
-    run_threads(chosen, told.append)
-    assert not any(isinstance(event, StepDone) for event in told)
+    events: list[Event] = []
+    run_threads(chosen, events.append)
+    assert not any(isinstance(event, StepDone) for event in events)
     assert steps(tmp_path) == [2]
 
 

@@ -9,6 +9,6 @@ pytestmark = pytest.mark.slow
 
 def test_the_command_of_the_wheel_plans(ec2: Ec2, installed: Installed, folder):
     config = str(folder / "cluster.yaml")
-    told = ec2("plan", "--config", config)
-    assert installed.run("pytorch_ec2.py", "plan", "--config", config) == told.out
-    assert "2 workers" in told.out
+    result = ec2("plan", "--config", config)
+    assert installed.run("pytorch_ec2.py", "plan", "--config", config) == result.out
+    assert "2 workers" in result.out

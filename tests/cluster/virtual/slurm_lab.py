@@ -119,5 +119,5 @@ class Slurm:
 
     def field(self, job: str, name: str) -> str:
         """Returns a field of `scontrol show job`: JobState, Restarts, ExitCode and so on."""
-        told = self.on("h1", "scontrol", "show", "job", job).split()
-        return next((word.partition("=")[2] for word in told if word.startswith(f"{name}=")), "")
+        output = self.on("h1", "scontrol", "show", "job", job).split()
+        return next((word.partition("=")[2] for word in output if word.startswith(f"{name}=")), "")

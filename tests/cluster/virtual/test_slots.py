@@ -31,6 +31,6 @@ def test_ranks_are_dealt_out_within_the_slots(text, where, cluster, tmp_path: Pa
     (tmp_path / "hosts").write_text(text)
     line = mpirun_command(Settings(n=5, hostfile=str(tmp_path / "hosts")), [])
     start = line[: line.index(sys.executable) + 1]
-    told = cluster.does("exec", "h1", *start, "-c", SAY_WHERE).splitlines()
-    ranks = sorted(line for line in told if line[:1].isdigit())  # mpirun may print a warning
+    output = cluster.does("exec", "h1", *start, "-c", SAY_WHERE).splitlines()
+    ranks = sorted(line for line in output if line[:1].isdigit())  # mpirun may print a warning
     assert ranks == [f"{rank} {host}" for rank, host in enumerate(where)]

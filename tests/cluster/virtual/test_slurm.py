@@ -37,8 +37,8 @@ def slurm(tool: Tool, environment: dict[str, str], tmp_path: Path) -> Iterator[S
 def ranks(slurm: Slurm, asked: str, *options: str) -> list[str]:
     """Returns the hosts of a job's ranks, in an allocation of salloc."""
     allocation = ["salloc", "--quiet", *asked.split()]
-    told = slurm.does(*allocation, "python", "-c", WHERE, *options).splitlines()
-    return [line.split()[1] for line in sorted(told) if line[:1].isdigit()]
+    output = slurm.does(*allocation, "python", "-c", WHERE, *options).splitlines()
+    return [line.split()[1] for line in sorted(output) if line[:1].isdigit()]
 
 
 def begins(slurm: Slurm, job: str) -> bool:

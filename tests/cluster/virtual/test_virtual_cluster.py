@@ -30,8 +30,8 @@ def test_hosts_have_names_addresses_and_ssh_between_them(cluster):
     assert cluster.does("exec", "h1", "hostname") == "h1"
     assert cluster.does("exec", "10.77.0.2", "hostname") == "h2"
     tell = 'hostname; getent hosts h1; id -u; echo "${SSH_CONNECTION%% *}"'
-    told = cluster.does("exec", "h2", "ssh", "h3", tell).split()
-    assert told == ["h3", "10.77.0.1", "h1", str(os.getuid()), "10.77.0.2"]
+    output = cluster.does("exec", "h2", "ssh", "h3", tell).split()
+    assert output == ["h3", "10.77.0.1", "h1", str(os.getuid()), "10.77.0.2"]
     by_address = cluster.does("exec", "h3", "ssh", "10.77.0.1", "hostname")
     assert by_address == "h1"
     done = subprocess.run(
@@ -97,8 +97,8 @@ def test_a_pulled_cable_is_silent_and_can_be_put_back(cluster):
 def test_limits_hold_on_both_ends_of_each_link(cluster):
     def rates(name: str) -> tuple[str, str, int]:
         """Returns the rates of the switch's and of the host's end, in bits per second."""
-        told = cluster.does("exec", name, "tc", "-j", "qdisc", "show", "dev", "eth0")
-        [limit] = json.loads(told)
+        output = cluster.does("exec", name, "tc", "-j", "qdisc", "show", "dev", "eth0")
+        [limit] = json.loads(output)
         return cluster.host(name)["rate"], limit["kind"], 8 * limit["options"]["rate"]
 
     assert rates("h3") == ("1gbit", "tbf", 10**9)
@@ -150,9 +150,11 @@ def test_who_no_longer_reads_the_output_is_no_error(cluster):
 def test_up_twice_is_refused_and_another_name_is_another_cluster(tool):
     tool.does("up", "--hosts", "1")
     assert "is up already; `down` first, or give a --name" in tool.refuses("up", "--hosts", "1")
-    told = json.loads(tool.does("up", "--hosts", "2", "--name", "two", "--rate", "8mbit", "--json"))
-    assert [host["rate"] for host in told["hosts"]] == ["8mbit", "8mbit"]
-    assert told["hosts"][0]["address"] == tool.host("h1")["address"]
+    output = json.loads(
+        tool.does("up", "--hosts", "2", "--name", "two", "--rate", "8mbit", "--json")
+    )
+    assert [host["rate"] for host in output["hosts"]] == ["8mbit", "8mbit"]
+    assert output["hosts"][0]["address"] == tool.host("h1")["address"]
     tool.does("exec", "--name", "two", "h1", "sh", "-c", "echo two >/dev/shm/which")
     assert tool("exec", "h1", "cat", "/dev/shm/which").returncode == 1
     tool.does("down", "--name", "two")
@@ -192,9 +194,9 @@ def test_down_ends_what_runs_and_keeps_what_is_the_users(tool, tmp_path):
     try:
         for job in jobs:
             job.says("on")
-        told = tool.does("down")
-        assert "nothing is left of it" in told
-        assert str(shared) in told
+        output = tool.does("down")
+        assert "nothing is left of it" in output
+        assert str(shared) in output
         assert [job.ends() for job in jobs] == [128 + 9] * 2
         assert not tool.processes()
     finally:
@@ -324,8 +326,8 @@ def test_a_user_without_privileges_has_the_same(stranger):
         tool.does("up", "--hosts", "3", "--rate", "100mbit")
         user = tool.does("exec", "h1", "id", "-u")
         assert user == str(tool.clusters.stat().st_uid) != "0"
-        told = tool.does("exec", "h1", "ssh", "h2", "id -u; ssh h3 hostname")
-        assert told.split() == [user, "h3"]
+        output = tool.does("exec", "h1", "ssh", "h2", "id -u; ssh h3 hostname")
+        assert output.split() == [user, "h3"]
         tool.does("throttle", "h3", "5mbit")
         tool.does("partition", "h3")
         tool.does("kill", "h2")

@@ -24,16 +24,18 @@ def anywhere(tmp_path: Path) -> Tool:
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 def test_every_command_has_help_with_an_example_and_exit_codes(command, anywhere):
-    told = anywhere.does(*([command] if command else []), "--help")
-    assert f"virtual_cluster.py {command or 'up'}" in told.split("options:")[0].split("\n\n", 1)[1]
-    assert "exit codes:" in told
+    output = anywhere.does(*([command] if command else []), "--help")
+    assert (
+        f"virtual_cluster.py {command or 'up'}" in output.split("options:")[0].split("\n\n", 1)[1]
+    )
+    assert "exit codes:" in output
     for code in (
         "0    it is done",
         "2    bad usage",
         "15   it was tried and failed",
         "130  it was",
     ):
-        assert code in told
+        assert code in output
 
 
 @pytest.mark.parametrize(

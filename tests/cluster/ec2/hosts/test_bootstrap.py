@@ -128,8 +128,8 @@ def test_a_users_own_ssh_settings_stay(machines):
 def test_a_master_that_cannot_reach_a_host_is_named(machines, capsys):
     machines.hosts[0].program("ssh", "#!/bin/bash\nexit 255\n")
     assert machines("bootstrap") == 11
-    told = capsys.readouterr().err
-    assert "the master cannot log in to deeplearning-worker1 with the cluster's key" in told
+    output = capsys.readouterr().err
+    assert "the master cannot log in to deeplearning-worker1 with the cluster's key" in output
 
 
 @pytest.mark.long
@@ -138,17 +138,17 @@ def test_an_installation_that_fails_is_named_and_the_others_go_on(machines, chec
     script = failing.format(home=machines.hosts[1].home)
     (checkout / "tools/pre_run.sh").write_text(script)
     assert machines("bootstrap") == 11
-    told = capsys.readouterr().err
-    assert "environment failed on 1 of 3 hosts:" in told
-    assert "deeplearning-worker2 (127.0.0.1): installing: exit code 28: no space left" in told
+    output = capsys.readouterr().err
+    assert "environment failed on 1 of 3 hosts:" in output
+    assert "deeplearning-worker2 (127.0.0.1): installing: exit code 28: no space left" in output
     assert all("pre_run" in host.called for host in machines.hosts)
 
 
 def test_hosts_that_are_not_there_are_named(machines, capsys):
     machines.hosts[2].stop()
     assert machines("bootstrap") == 11
-    told = capsys.readouterr().err
-    assert "reach failed on 1 of 3 hosts:\n  deeplearning-worker3 (127.0.0.1): " in told
+    output = capsys.readouterr().err
+    assert "reach failed on 1 of 3 hosts:\n  deeplearning-worker3 (127.0.0.1): " in output
     assert not (machines.hosts[0].home / "atomo").exists()
     machines.hosts[2].start()  # for the fixture to stop
 
@@ -200,8 +200,8 @@ def test_files_at_the_mount_point_are_never_hidden_or_deleted(machines, capsys):
 def test_another_mounted_folder_stays(machines, capsys):
     assert machines("setup_nfs", *machines.nfs) == 0
     assert machines("setup_nfs", *machines.nfs, "--nfs-ip-address", "10.1.1.1") == 11
-    told = capsys.readouterr().err
-    assert f"{machines.mount} has 10.9.8.7:/ mounted, not 10.1.1.1:/" in told
+    output = capsys.readouterr().err
+    assert f"{machines.mount} has 10.9.8.7:/ mounted, not 10.1.1.1:/" in output
 
 
 def test_a_source_that_is_no_checkout_is_refused(machines, tmp_path, capsys):

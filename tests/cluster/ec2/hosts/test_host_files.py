@@ -73,5 +73,5 @@ def test_commands_about_ec2_alone_say_so(capsys):
         known = options(parser(name, module_of(name)))
         assert ("--hostfile" in known) == (name in ON_OWN_HOSTS), name
     assert main(["resize", "--hostfile", "machines", "3"]) == 2
-    told = capsys.readouterr().err
-    assert "`resize` is about clusters of EC2 alone; --hostfile goes with bootstrap, st" in told
+    output = capsys.readouterr().err
+    assert "`resize` is about clusters of EC2 alone; --hostfile goes with bootstrap, st" in output

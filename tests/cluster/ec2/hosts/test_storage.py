@@ -107,8 +107,8 @@ def test_the_story_is_told_after_the_end(kept, bucket, tmp_path, ec2):
     story.tell("over", "the job is done; all hosts are told to end")
     kept.finish()
     words = ("--supervise", "yes", "--results", PLACE, "--master-method", "on-demand")
-    told = ec2("status", "--json", *words).record["story"]
-    assert [Event(**one) for one in told] == story.events
+    result = ec2("status", "--json", *words).record["story"]
+    assert [Event(**one) for one in result] == story.events
 
 
 class Far:

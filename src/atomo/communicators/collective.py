@@ -66,7 +66,8 @@ class Collective(ABC):
 
         Args:
             data: this rank's.
-            what: names it in errors, the same on all ranks.
+            what: names it in errors, the same on all ranks. What is gathered at every step has
+                " of step " and a number in it: some collectives then need one round, not two.
         """
 
     @abstractmethod

@@ -104,5 +104,9 @@ def add(frame: Bytes, piece: Piece, what: str) -> None:
 
 
 def label_hash(what: str) -> int:
-    """Hashes the label of a sum, which tells its frames from those of other sums."""
+    """Hashes the label of a sum.
+
+    All ranks give a sum the same label, so that its hash in the header tells a piece of another
+    sum, or of another step, before it is added: pieces have no numbers of their own.
+    """
     return xxhash.xxh32_intdigest(what.encode())

@@ -109,8 +109,9 @@ class TorchCollective(Collective):
                 dist.destroy_process_group(group)
 
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
-        # What is gathered at every step has nearly the same length each time, so that there is
-        # room for it beside the lengths, and one round does.
+        # The label decides the protocol: what has " of step " in it is gathered at every step, with
+        # nearly the same length each time. Room for it travels beside the lengths, and one round
+        # does. All ranks must give the same label, or their buffers differ in length.
         kind, repeated, _ = what.partition(STEP)
         room = self._rooms.get(kind, 0) if repeated else 0
         heads = self._rows(np.concatenate([np.array([data.size]).view(np.uint8), data[:room]]),

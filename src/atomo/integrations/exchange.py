@@ -114,7 +114,7 @@ class Exchange:
         self,
         averager: Averager,
         parameters: Mapping[str, Tensor],
-        seat: MemoryOwner,
+        owner: MemoryOwner,
         inside: IntraHostGroup | None = None,
         layout: BucketLayout | None = None,
         about: str = "",
@@ -125,7 +125,7 @@ class Exchange:
         Args:
             averager: does the work, in threads of this exchange.
             parameters: those of the model, by name.
-            seat: of this rank.
+            owner: of this rank.
             inside: the host of which the averager is for one rank; None: it is for all ranks.
             layout: the buckets of whoever submits, if they change over a resume.
             about: the codec and the memory, as `repr` has them.
@@ -134,7 +134,7 @@ class Exchange:
         self.meter = meter
         self._layout, self._about = layout, about
         self.names = {parameter: name for name, parameter in parameters.items()}
-        self._averager, self._parameters, self.seat = averager, dict(parameters), seat
+        self._averager, self._parameters, self.owner = averager, dict(parameters), owner
         self._averaging: Averager | HostAverager = averager
         if inside is not None:
             self._averaging = HostAverager(averager, inside)
@@ -146,6 +146,8 @@ class Exchange:
             # different orders.
             sequential=inside is not None and inside.in_one_order,
         )
+        # Of the caller's thread alone, as `submit`, `finish` and states are; the stages have the
+        # averager meanwhile, and states are read when nothing is pending.
         self._pending: list[Future[None]] = []
         self._begun = False
         self._streams = SideStreams()
@@ -153,12 +155,12 @@ class Exchange:
     @property
     def rank(self) -> int:
         """The number of this rank."""
-        return self.seat.rank
+        return self.owner.rank
 
     @property
     def size(self) -> int:
         """The number of ranks."""
-        return self.seat.size
+        return self.owner.size
 
     @property
     def stats(self) -> Stats:
@@ -210,7 +212,7 @@ class Exchange:
     def _begin(self) -> None:
         """Has the ranks that exchange meet before the first bucket of this process."""
         self._begun = True
-        if self.seat.keeps:
+        if self.owner.keeps:
             self._submit(MeetWork(self._averager))
 
     def end(self) -> None:
@@ -248,11 +250,11 @@ class Exchange:
         Args:
             ranks: how many ranks saved what is to be filled in; None: this is to be saved.
         """
-        memory, parameters, seat = self._averager.memory, self._parameters, self.seat
+        memory, parameters, owner = self._averager.memory, self._parameters, self.owner
         if ranks is None:
-            own = {str(seat.memory): filled(memory, parameters)}
-            return self._described(own, seat.memories)
-        mine = claimed(seat.memory, seat.memories, ranks)
+            own = {str(owner.memory): filled(memory, parameters)}
+            return self._described(own, owner.memories)
+        mine = claimed(owner.memory, owner.memories, ranks)
         return self._described({str(one): blank(memory, parameters) for one in mine}, ranks)
 
     def _described(self, memories: dict[str, dict[str, Tensor]], ranks: int) -> State:
@@ -264,7 +266,7 @@ class Exchange:
         if self.meter is not None:
             about |= self.meter.state_dict()
         # Nothing stands in for what others know: checkpoints take it from any rank that has it.
-        return about | self._factors() | {"memories": memories} if self.seat.keeps else about
+        return about | self._factors() | {"memories": memories} if self.owner.keeps else about
 
     def _factors(self) -> dict[str, Any]:
         """Returns the factors that the next step starts from, alike on all ranks, if it has any."""
@@ -281,13 +283,13 @@ class Exchange:
 
         `load_state_dict` takes it on any number of ranks.
         """
-        if not self.seat.keeps:
+        if not self.owner.keeps:
             return None
         mine = filled(self._averager.memory, self._parameters)
 
         def work() -> list[dict[str, Tensor]]:
             self._averager.collective.meet("gather", ALL_GATHER)
-            states: list[dict[str, Tensor]] = [{} for _ in range(self.seat.memories)]
+            states: list[dict[str, Tensor]] = [{} for _ in range(self.owner.memories)]
             for name, entry in mine.items():  # one by one: each comes from all ranks at once
                 data = np.frombuffer(save({name: entry.cpu().contiguous()}), np.uint8)
                 # Read by all: what is left unread would come where the next step is expected.
@@ -320,8 +322,8 @@ class Exchange:
                 f"the state is of memory {state['memory']!r}, not {averager.memory.id!r}: give "
                 f"memory={state['memory']!r}"
             )
-        found, seat = state.get("memories", {}), self.seat
-        mine = claimed(seat.memory, seat.memories, state["ranks"]) if seat.keeps else []
+        found, owner = state.get("memories", {}), self.owner
+        mine = claimed(owner.memory, owner.memories, state["ranks"]) if owner.keeps else []
         missing = [one for one in mine if str(one) not in found]
         if missing:
             raise CheckpointError(

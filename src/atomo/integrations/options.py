@@ -261,13 +261,13 @@ def make_exchange(
     check_alike(choice.settings, parameters, collective)
     hosts = find_hosts(choice.hierarchical, collective)
     meter = NoiseMeter(collective, choice.is_noisy) if choice.noise_damping else None
-    seat = owner_of(hosts, collective.rank)
+    owner = owner_of(hosts, collective.rank)
     if hosts.flat:
         averager, inside = make_averager(choice, collective, parameters, decay), None
     else:
         inside, between = enter(hosts, collective)
         averager = make_averager(choice, between, parameters, decay)
-    return Exchange(averager, parameters, seat, inside, layout, choice.about, meter)
+    return Exchange(averager, parameters, owner, inside, layout, choice.about, meter)
 
 
 def make_averager(

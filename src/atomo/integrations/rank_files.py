@@ -39,9 +39,9 @@ def save_rank(exchange: Exchange, folder: Path, model: int = 0) -> None:
     Raises:
         CheckpointError: it cannot be written.
     """
-    if not exchange.seat.keeps:
+    if not exchange.owner.keeps:
         return
-    state, number = exchange.state_dict(), exchange.seat.memory
+    state, number = exchange.state_dict(), exchange.owner.memory
     tensors = named(MEMORY, state.pop("memories")[str(number)])
     tensors |= named(FACTORS, state.pop(FACTORS, {}))
     with Staging(folder) as staging:
@@ -57,13 +57,13 @@ def load_ranks(exchange: Exchange, folder: Path, model: int = 0) -> None:
         CheckpointError: a file is missing, damaged, of another step than the first rank's, or of
             another model or memory.
     """
-    seat = exchange.seat
-    own = path_of(folder, model, seat.memory)
+    owner = exchange.owner
+    own = path_of(folder, model, owner.memory)
     first = path_of(folder, model, 0)  # on hosts that share no folder, this rank's own
     state, tensors = read(first if first.exists() else own)
     state[FACTORS] = below(FACTORS, tensors)
     state["memories"] = memories = {}
-    for rank in claimed(seat.memory, seat.memories, state["ranks"]) if seat.keeps else ():
+    for rank in claimed(owner.memory, owner.memories, state["ranks"]) if owner.keeps else ():
         path = path_of(folder, model, rank)
         about, tensors = read(path)
         if (about["ranks"], about["step"]) != (state["ranks"], state["step"]):

@@ -298,8 +298,9 @@ def test_the_published_pair():
     assert optimizer.exchange.state_dict()["memory"] == "residual"
     steps(1)(0, network, optimizer)
     assert optimizer.exchange.stats.ratio > 1
-    plain = atomo.wrap_compress_optimizer(network, plain_sgd(network), parser.parse_args([]))
-    steps(1)(0, network, plain)
+    other = model()
+    plain = atomo.wrap_compress_optimizer(other, plain_sgd(other), parser.parse_args([]))
+    steps(1)(0, other, plain)
     assert plain.exchange.stats.ratio == 1
     for words, told in (("--comm ps", "--comm ps: one of"), ("--fusion-num 0", "1 or more")):
         with pytest.raises(ConfigError, match=told):

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from integrations.loops import model
+from integrations.ranks import alone
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 
 import atomo
@@ -134,6 +139,46 @@ def test_arguments_in_another_order_or_of_another_type_are_refused(call, words):
 
 
 def test_an_optimizer_is_wrapped_once():
-    wrapped = atomo.wrap_optimizer(OPTIMIZER, NETWORK, "sgd")
+    averaged = atomo.wrap_optimizer(OPTIMIZER, NETWORK, "sgd")
     with pytest.raises(ConfigError, match="is wrapped already"):
-        atomo.wrap_optimizer(wrapped, NETWORK, "sgd")
+        atomo.wrap_optimizer(averaged, NETWORK, "sgd")
+
+
+def wrapped(network: nn.Module) -> Any:
+    """Returns a wrapped optimiser of all parameters of a model."""
+    return atomo.wrap_optimizer(SGD(network.parameters(), lr=0.1), network, "sgd")
+
+
+def test_gradients_are_averaged_by_one_wrapped_optimizer():
+    network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    inner = SGD(network[0].parameters(), lr=0.1)
+    first = atomo.wrap_optimizer(inner, network, "sgd")
+    with pytest.raises(ConfigError, match="wrap_optimizer averages the gradients of 2 of the 2 "):
+        atomo.wrap_optimizer(inner, network, "sgd")
+    with pytest.raises(ConfigError, match="wrap_optimizer averages the gradients of 2 of the 4 "):
+        wrapped(network)
+    second = atomo.wrap_optimizer(SGD(network[1].parameters(), lr=0.1), network, "sgd")
+    del first, second
+    wrapped(network)  # those that are deleted average nothing
+
+
+def test_gradients_are_averaged_by_a_hook_or_by_a_wrapped_optimizer():
+    with alone():
+        ddp, network = DistributedDataParallel(model()), model()
+        ddp.register_comm_hook(*atomo.ddp_hook(ddp, "sgd"))
+        for given in (ddp, ddp.module):
+            with pytest.raises(ConfigError, match="ddp_hook averages the gradients of 4 of the 4 "):
+                wrapped(given)
+        averaged, other = wrapped(network), DistributedDataParallel(network)
+        with pytest.raises(ConfigError, match="wrap_optimizer averages the gradients of 4 of the "):
+            atomo.ddp_hook(other, "sgd")
+        del averaged
+        atomo.ddp_hook(other, "sgd")
+
+
+def test_an_optimizer_of_a_sharded_model_is_not_wrapped():
+    with alone():
+        network = model()
+        fully_shard(network, mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(ConfigError, match=r"0.weight is sharded, .* give atomo.fsdp_hook"):
+            wrapped(network)

@@ -23,6 +23,7 @@ from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
+from atomo.integrations.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.integrations.meeting import SOON_S
 from atomo.integrations.momentum_transfer import given_optimizers, move_momentum
 from atomo.integrations.momentum_watch import MomentumWatch
@@ -128,7 +129,8 @@ def ddp_hook(
 
     Raises:
         ConfigError: a name is unknown, a memory does not suit the codec or does not apply the
-            momentum, the model has a hook already, or the ranks do not say the same.
+            momentum, the model has a hook already, a wrapped optimiser averages its gradients, or
+            the ranks do not say the same.
     """
     check_model(ddp, code)
     check_scaler(scaler)
@@ -178,6 +180,7 @@ def hook_of(
     check_group(process_group)
     check_timeout(timeout_s)
     parameters = averaged_by(ddp)
+    OPTIMIZERS.check_free(parameters.values())
     choice, moved = move_momentum(choice, optimizers, parameters.values())
     choice, damped = resolve_damping(choice, optimizers, parameters.values())
     choice = replace(choice, bucket_cap_mb=caps_of(ddp))
@@ -188,6 +191,7 @@ def hook_of(
     moved.take()
     release(optimizers)
     damp(damped, exchange.meter)
+    HOOKS.add(ddp, parameters.values())
     watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), advice)
     return exchange, BucketHook(exchange, scaler, layout, watch).average
 

@@ -18,6 +18,7 @@ from atomo.integrations.adam import PlainStep, move_adam
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.dense import Dense
 from atomo.integrations.exchange import Exchange
+from atomo.integrations.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.integrations.job import join_job
 from atomo.integrations.momentum_transfer import inner_optimizer, move_momentum
 from atomo.integrations.momentum_watch import MomentumWatch
@@ -109,7 +110,8 @@ def wrap_optimizer(
 
     Raises:
         ConfigError: a name is unknown, a memory does not suit the codec, the optimiser has other
-            parameters than the model, or the ranks do not say the same.
+            parameters than the model, a hook or another wrapped optimiser averages one of them
+            already, or the ranks do not say the same.
     """
     check_optimizer(optimizer, model, code)
     check_scaler(scaler)
@@ -118,6 +120,8 @@ def wrap_optimizer(
     if isinstance(optimizer, AveragedOptimizer):
         raise ConfigError("the optimizer is wrapped already, and would average twice")
     parameters = trained(optimizer, model)
+    for owners in (OPTIMIZERS, HOOKS):
+        owners.check_free(parameters.values())
     skips = scaler is not None and scaler.is_enabled()
     dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
@@ -144,7 +148,10 @@ def wrap_optimizer(
     replicate(model, ranks)
     buckets = grouped(parameters, choice.codec, bucket_mb)
     watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), ADVICE)
-    return AveragedOptimizer(optimizer, exchange, buckets, watch, scaler if skips else None, plain)
+    enabled = scaler if skips else None
+    averaged = AveragedOptimizer(optimizer, exchange, buckets, watch, enabled, plain)
+    OPTIMIZERS.add(averaged, parameters.values())
+    return averaged
 
 
 @final
@@ -259,7 +266,18 @@ def trained(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
             f"{len(stepped) - len(found)} of the optimizer's {len(stepped)} parameters are not "
             "the model's"
         )
+    check_whole(found)
     return found
+
+
+def check_whole(parameters: Mapping[str, Tensor]) -> None:
+    """Raises ConfigError for a parameter of which each rank has a part."""
+    for name, parameter in parameters.items():
+        if hasattr(parameter, "device_mesh"):  # DTensor itself is slow to import
+            raise ConfigError(
+                f"parameter {name} is sharded, and wrap_optimizer averages whole gradients: give "
+                "atomo.fsdp_hook(model, code, replicas)"
+            )
 
 
 def grouped(

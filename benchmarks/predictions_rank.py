@@ -250,7 +250,7 @@ def serve(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]
 def lead(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
     """Returns the master's steps, without its folder."""
     stepper = MasterStepper(job, transport, CPU, trial=True)
-    stepper.server.meet(stepper.weights.flat)
+    stepper.server.check_initial_weights(stepper.weights.flat)
     led = [stepper.take_step(1 + step) for step in range(job.last_step)]
     stepper.server.stop()
     counted = [one for step in led[WARM_UP:] for one in step.reports.values()]

@@ -31,12 +31,12 @@ class SimulatedWorkers:
         """Steps in which all answer."""
         for _ in range(count):
             for worker in self.workers:
-                self.failure_detector.expect(worker)
-                self.failure_detector.give(worker)
+                self.failure_detector.restart_timeout(worker)
+                self.failure_detector.start_gradient(worker)
             self.pass_s(took_s)
             for worker in self.workers:
-                self.failure_detector.hear(worker)
-                self.failure_detector.complete(worker)
+                self.failure_detector.record_message(worker)
+                self.failure_detector.complete_gradient(worker)
 
     def pass_s(
         self, seconds: float, computing: tuple[int, ...] = (), step_s: float = 0.5
@@ -56,8 +56,8 @@ class SimulatedWorkers:
 
 def given(simulated: SimulatedWorkers) -> None:
     for worker in simulated.workers:
-        simulated.failure_detector.expect(worker)
-        simulated.failure_detector.give(worker)
+        simulated.failure_detector.restart_timeout(worker)
+        simulated.failure_detector.start_gradient(worker)
 
 
 def test_one_that_does_nothing_is_hung_long_before_the_timeout():
@@ -85,7 +85,7 @@ def test_one_that_sends_is_not_hung():
     given(simulated)
     for _ in range(10):
         assert simulated.pass_s(0.9 * SOON_S, computing=(1, 3)) == []
-        simulated.failure_detector.hear(2)
+        simulated.failure_detector.record_message(2)
 
 
 @pytest.mark.parametrize(("took_s", "silence_limit_s"), [(0.01, 15.0), (2.0, 40.0), (60.0, 300.0)])
@@ -132,7 +132,7 @@ def test_the_slowest_is_named_with_how_much_slower_it_is():
         given(simulated)
         for worker in (1, 2, 4, 3):
             simulated.now += 1.0 if worker < 3 else 0.5
-            simulated.failure_detector.complete(worker)
+            simulated.failure_detector.complete_gradient(worker)
     worker, slowness = simulated.failure_detector.slowest()
     assert worker == 3
     assert slowness == pytest.approx(3.0 / 2.25)

@@ -300,7 +300,7 @@ def update(
         (["gradient", "gradient"], "came twice"),
         ([snapshot_frame(5, torch.zeros(ENTRIES - 1), {})], "1239 weights came"),
         ([snapshot_frame(5, torch.zeros(ENTRIES), {"exp_avg/w": torch.zeros(2)})], "exp_avg"),
-        ([begin_frame(2, Flag.NONE)], "step 2 was ordered, and the weights are of version 0"),
+        ([begin_frame(2, Flag.NONE)], "step 2 was commanded, and the weights are of version 0"),
         ([hash_order(3)], "hash of version 3 was asked for"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -424,9 +424,9 @@ def test_who_missed_differences_gets_them_in_order_or_all_weights(tmp_path):
             assert mine[0].equal(mine[1])
         assert not mine[0].equal(weights)
     assert kinds == [[*8 * [Kind.DELTA], Kind.BEGIN], [Kind.SNAPSHOT, Kind.BEGIN]]
-    settled = down.settle([1, 2])
+    final_frames = down.checkpoint_frames([1, 2])
     for rank, worker in enumerate(workers, 1):
-        follow(worker, settled[rank])
+        follow(worker, final_frames[rank])
         assert mine[rank - 1].equal(weights)
 
 

@@ -186,7 +186,7 @@ def test_states_are_asked_for_once_everybody_is_done():
 
 def test_a_silent_master_is_named_with_the_step():
     client = Client(network(2)[1], ENTRIES, Compressor(NoMemory(), RAW, 1, seed=0), 0.01)
-    with pytest.raises(DeadlineExpired, match=r"rank 1 .*the master's order after step 0"):
+    with pytest.raises(DeadlineExpired, match=r"rank 1 .*the master's command after step 0"):
         client.pull()
 
 
@@ -246,7 +246,7 @@ def test_weights_of_another_size_are_refused_not_stretched(entries):
 def test_a_worker_does_not_take_for_an_end_what_is_no_order(kind):
     cast = ServerAndWorkers(workers=1, needed=1)
     cast.transports[0].send(1, pack(Header(kind, 1), [], RAW), "no order")
-    with pytest.raises(FrameError, match=f"sent a {kind.name}, which is no order"):
+    with pytest.raises(FrameError, match=f"sent a {kind.name}, which is no command"):
         cast.clients[0].pull()
 
 

@@ -76,7 +76,7 @@ class Master:
         with self._recorder.logging(self.step) as done:
             self._warn()
             if not self.step:
-                self._server.meet(self._weights.flat)
+                self._server.check_initial_weights(self._weights.flat)
             try:
                 reason = self._train(done)
             except TooFewWorkers as error:

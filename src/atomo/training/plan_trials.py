@@ -233,7 +233,7 @@ def step_times(job: Job, transport: Transport, device: torch.device, steps: int)
         Worker(job, transport, device).run()
     else:
         stepper = MasterStepper(job, transport, device, trial=True)
-        stepper.server.meet(stepper.weights.flat)
+        stepper.server.check_initial_weights(stepper.weights.flat)
         yield from [stepper.take_step(1 + step).step_s for step in range(steps)]
         stepper.server.stop()
 

@@ -1,4 +1,4 @@
-"""What the master checks of a worker's frame before it takes it in."""
+"""Checks of a worker's frame before the master accepts it."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,9 +18,9 @@ def check_frame(header: Header, source: int, given: int | None, buckets: Sequenc
     Args:
         header: of the frame.
         source: the rank that sent it.
-        given: the step that this worker was given; None: it has nothing to do.
-        buckets: of that step; none, where it is late: its gradient is never decoded, and may be of
-            the codec before.
+        given: step that the worker owes; None if it owes none.
+        buckets: of that step; none if the gradient is late: it is never decoded, and may be of
+            the previous codec.
     """
     if header.kind not in FROM_WORKERS or header.worker != source:
         raise FrameError(
@@ -49,5 +49,5 @@ def check_state(header: Header, source: int, asked: Sequence[int]) -> None:
 
 
 def fits(header: Header, buckets: Sequence[Bucket]) -> bool:
-    """Whether a gradient is of one of these buckets."""
+    """True if a gradient is of one of these buckets."""
     return header.bucket < len(buckets) and header.layout_hash == buckets[header.bucket].layout_hash

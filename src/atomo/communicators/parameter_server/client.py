@@ -1,4 +1,4 @@
-"""A worker's end of the parameter server."""
+"""Worker's end of the parameter server."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -30,31 +30,31 @@ from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header
 
 __all__ = ["Client", "Command"]
 
-ORDERS = (Kind.WEIGHTS, Kind.RELAY, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
-STALE = (Kind.BEGIN, Kind.HASH)  # orders that were to follow what came down a chain
-WHOLE = (Kind.WEIGHTS, Kind.RELAY, Kind.SNAPSHOT)  # what needs nothing to have come before
+COMMANDS = (Kind.WEIGHTS, Kind.RELAY, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
+STALE = (Kind.BEGIN, Kind.HASH)  # commands that need the frames of a chain that broke
+WHOLE = (Kind.WEIGHTS, Kind.RELAY, Kind.SNAPSHOT)  # kinds that need no earlier frame
 LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.DELTA, Kind.SNAPSHOT, Kind.HASH, Kind.CHAIN)
-PATIENCE = 1.5  # a worker waits this much longer, so that the master's better message comes first
+PATIENCE = 1.5  # of the timeout: the master's clearer error comes first
 
 
 @dataclass(frozen=True)
 class Command:
-    """What the master wants of a worker next."""
+    """Command of the master."""
 
     kind: Kind
     step: int
     weights: Float[Tensor, " n"] | None = None
-    """At which to compute the gradient of `step`, where that is what the master wants."""
+    """Weights at which to compute the gradient of `step`; None for other commands."""
     state: dict[str, Tensor] | None = None
     follow_s: float = 0.0
-    """Of the wait for it: how long it took to repeat the master's steps."""
+    """Seconds of the wait that went into repeating the master's steps."""
     workers: tuple[int, ...] = ()
-    """Who shares the samples of the step, in rank order."""
+    """Workers that share the samples of the step, in rank order."""
 
 
 @final
 class Client:
-    """A worker's end."""
+    """Worker's end of the parameter server."""
 
     def __init__(
         self,
@@ -67,17 +67,17 @@ class Client:
         dtype: torch.dtype = torch.float32,
         waits: bool = False,
     ) -> None:
-        """A client.
+        """Starts a client that waits for its first command.
 
         Args:
-            transport: what connects it with the master.
+            transport: to the master.
             entries: of the flat weights.
-            compressor: turns buckets into frames.
-            timeout_s: the longest wait for the master.
-            threads: that compress, beside whoever calls `push`; 1: the caller compresses.
-            follower: repeats the master's steps; None: weights come whole.
-            dtype: what whole weights travel as.
-            waits: whether it is a spare, which hears nothing before it is needed.
+            compressor: encodes buckets into frames.
+            timeout_s: longest wait for the master.
+            threads: that encode besides the caller of `push`; 1 if the caller encodes.
+            follower: repeats the master's steps; None if the weights arrive whole.
+            dtype: of whole weights in frames.
+            waits: True for a spare, which gets no frame before it takes a slot.
         """
         self._transport = transport
         self._entries = entries
@@ -88,49 +88,51 @@ class Client:
         self._uplink = Uplink(transport, compressor, self._timeout_s, threads, keep)
         self._step, self._waits = 0, waits
         self.asked_at = 0.0
-        """When it began to wait for the last order, by the performance counter."""
-        self._cut_off = False  # whether what was to come down a chain has not come
-        self._workers = tuple(range(1, transport.size))  # as the master last said
+        """Start of the wait for the last command, by the performance counter."""
+        self._cut_off = False  # True if the frames of a chain did not arrive
+        self._workers = tuple(range(1, transport.size))  # as of the last MEMBERS frame
 
     def pull(self) -> Command:
-        """Waits for the master's next order.
+        """Waits for the master's next command.
 
         Raises:
-            FrameError: what came is none, or has weights of another model.
+            FrameError: the frame is no command, or has weights of another model.
         """
         self.asked_at = time.perf_counter()
         while True:
             try:
-                return self._ordered()
+                return self._next()
             except ChainBroken:
                 self._cut_off = True
                 frame = broken_frame(self._step, self._transport.rank)
-                self._transport.send(MASTER, frame, "that nothing comes")
+                self._transport.send(MASTER, frame, "a broken chain")
 
-    def _ordered(self) -> Command:
-        frame, header, follow_s = self._next_order()
+    def _next(self) -> Command:
+        frame, header, follow_s = self._next_command()
         self._heed(header)
         self._step = header.step
-        order = Command(header.kind, header.step, follow_s=follow_s, workers=self._workers)
+        command = Command(header.kind, header.step, follow_s=follow_s, workers=self._workers)
         match header.kind:
             case Kind.WEIGHTS | Kind.RELAY:
                 weights = self._read_weights(header, frame)
-                return replace(order, kind=Kind.WEIGHTS, weights=weights)
+                return replace(command, kind=Kind.WEIGHTS, weights=weights)
             case Kind.BEGIN:
-                return replace(order, weights=self._following(header).weights_for(header.step))
+                return replace(command, weights=self._following(header).weights_for(header.step))
             case Kind.STATE:
-                return replace(order, state=read_state(frame))
-        return order
+                return replace(command, state=read_state(frame))
+        return command
 
     def _heed(self, header: Header) -> None:
-        """Takes back what came too late."""
+        """Takes back the last gradient if it was late."""
         if header.flags & Flag.LATE:
             self._compressor.take_back()
 
-    def _next_order(self) -> tuple[Bytes, Header, float]:
-        """The next frame that is one, once what leads to its weights is taken in: in seconds."""
+    def _next_command(self) -> tuple[Bytes, Header, float]:
+        """Returns the next command, its header and the seconds spent on following the master's
+        steps to its weights.
+        """
         follow_s = 0.0
-        what = f"the master's order after step {self._step}"
+        what = f"the master's command after step {self._step}"
         while True:
             frame = self._received(what)
             header = read_header(frame)
@@ -138,29 +140,31 @@ class Client:
             if self._cut_off and header.kind in STALE:
                 self._heed(header)
                 continue
-            if header.kind in ORDERS:
+            if header.kind in COMMANDS:
                 return frame, header, follow_s
             if header.kind is Kind.MEMBERS:
                 self._workers = read_members(frame, self._transport.rank, self._transport.size - 1)
                 continue
             if header.kind not in LEADING:
-                raise FrameError(f"the master sent a {header.kind.name}, which is no order")
-            for one in self._handed(header, frame):
+                raise FrameError(f"the master sent a {header.kind.name}, which is no command")
+            for part in self._unwrap(header, frame):
                 started = time.perf_counter()
-                self._follow(self._following(header), one)
+                self._follow(self._following(header), part)
                 follow_s += time.perf_counter() - started
 
     def _received(self, what: str) -> Bytes:
-        """The next frame of the master's."""
+        """Returns the next frame of the master."""
         if self._waits:
             self._waits = False
-            frame = self._transport.wait_idle(MASTER, "a place to take").data
+            frame = self._transport.wait_idle(MASTER, "a slot").data
             self.asked_at = time.perf_counter()
             return frame
         return self._transport.receive(MASTER, self._timeout_s, what).data
 
-    def _handed(self, header: Header, frame: Bytes) -> Iterator[Bytes]:
-        """The frame itself, or those that it says come down a chain; they are handed on."""
+    def _unwrap(self, header: Header, frame: Bytes) -> Iterator[Bytes]:
+        """Returns the frame itself, or the frames of the chain that it announces; these are
+        forwarded.
+        """
         if header.kind is not Kind.CHAIN:
             yield frame
             return
@@ -176,9 +180,9 @@ class Client:
             follower.take(header, frame)
 
     def _read_weights(self, header: Header, frame: Bytes) -> Float[Tensor, " n"]:
-        """Weights that came whole, or come in pieces now."""
+        """Returns weights that arrived whole, or receives their pieces."""
         if self._follower is not None:
-            self._follower.lose()
+            self._follower.invalidate()
         if header.kind is Kind.WEIGHTS:
             return read_weights(frame, self._entries, self._dtype)
         relay = read_relay(frame, self._transport.rank, self._transport.size)
@@ -188,13 +192,13 @@ class Client:
     def _following(self, header: Header) -> Follower:
         if self._follower is None:
             raise FrameError(
-                f"the master sent a {header.kind.name}, which is no order to a worker that gets "
+                f"the master sent a {header.kind.name}, which is no command for a worker that gets "
                 "its weights whole"
             )
         return self._follower
 
     def begin(self, buckets: Sequence[Bucket]) -> None:
-        """Opens the step that was ordered, with the codecs that serve in it."""
+        """Opens the commanded step, with its buckets and codecs."""
         self._uplink.begin(self._step, buckets)
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
@@ -206,7 +210,7 @@ class Client:
         self._uplink.push(bucket, flat)
 
     def flush(self) -> None:
-        """Sends what waited for the whole gradient, or is not compressed yet.
+        """Sends the buckets that waited for the whole gradient or for their encoding.
 
         Raises:
             CodecError: a codec cannot carry it.
@@ -215,20 +219,20 @@ class Client:
 
     @property
     def encode_s(self) -> float:
-        """Spent on encoding in this step."""
+        """Seconds spent on encoding in this step."""
         return self._uplink.encode_s
 
     @property
     def send_s(self) -> float:
-        """Spent on sending in this step, and on waiting for what workers agree on."""
+        """Seconds spent in this step on sending and on waiting for agreed scales."""
         return self._uplink.send_s
 
     def report(self, report: Report) -> None:
-        """Declares the gradient of this step complete."""
+        """Reports the gradient of this step as complete."""
         self._reply(pack(self._header(Kind.REPORT), [report.tensor()], RAW), "a report")
 
     def send_state(self, state: State) -> None:
-        """Answers an order to save."""
+        """Answers a SAVE command."""
         self._reply(state_frame(self._header(Kind.STATE), state), "a state")
 
     def _header(self, kind: Kind) -> Header:
@@ -239,5 +243,5 @@ class Client:
 
 
 def discard(step: int, bucket: int, frame: Bytes) -> None:
-    """Nobody needs what was sent."""
+    """Discards a frame that was sent: without a follower no later step needs it."""
     del step, bucket, frame

@@ -1,4 +1,4 @@
-"""What the master tells the workers."""
+"""Commands of the master to workers."""
 
 from collections.abc import Sequence
 from typing import final
@@ -17,77 +17,77 @@ __all__ = ["CommandSender"]
 
 @final
 class CommandSender:
-    """Frames to workers, with the verdict on what each sent last, and the news of who is left.
+    """Sender of commands, with the verdict on each worker's last gradient and the current members.
 
-    Those who share a step are told before its first gradient, and stay the same until the next: all
-    who compute it divide its samples alike, however late they begin.
+    The members are sent before the first command of a step and stay the same until the next step:
+    all workers of a step divide its samples alike, however late they start.
     """
 
     def __init__(
         self, members: Members, assignments: Assignments, weight_sync: WeightSync, images: int = 0
     ) -> None:
-        """Nobody was told anything yet.
+        """Starts without a step.
 
         Args:
-            members: who may be told something.
-            assignments: who owes what.
-            weight_sync: how workers get the weights.
-            images: of each step.
+            members: recipients.
+            assignments: of steps to workers.
+            weight_sync: makes the frames with the weights.
+            images: samples of each step.
         """
         self._members, self._assignments, self._weight_sync = members, assignments, weight_sync
         self._step, self._images = 0, images
         self._sharing = tuple(members.living)
-        self._knows = dict[int, tuple[int, ...]]()  # what else than all ranks each was told
+        self._knows = dict[int, tuple[int, ...]]()  # last members sent, by worker; none: all ranks
 
     def open(self, step: int) -> None:
-        """Whoever is there now shares the samples of `step`."""
+        """Opens a step: the living workers share its samples."""
         self._step, self._sharing = step, tuple(self._members.living)
 
     def compute(self, workers: Sequence[int]) -> None:
-        """These compute the gradient of the open step."""
+        """Commands workers to compute the gradient of the open step."""
         self._assignments.give({worker: self._part(worker) for worker in workers}, self._step)
         for worker in workers:
-            self._members.failure_detector.give(worker)
-        self._order(workers)
+            self._members.failure_detector.start_gradient(worker)
+        self._send_commands(workers)
 
     def _part(self, worker: int) -> int:
-        """How many of the images of the open step are a worker's."""
+        """Returns the number of a worker's images in the open step."""
         return len(part(self._images, self._sharing.index(worker), len(self._sharing)))
 
     def repeat(self, worker: int) -> None:
-        """To a worker that could not follow its order: it computes the gradient of the open step,
-        of which it gets all that it needs.
+        """Commands the open step again, with all frames that it needs, to a worker behind a broken
+        chain.
         """
-        self._weight_sync.lose(worker)
+        self._weight_sync.reset_worker(worker)
         self._assignments.move(worker, self._step, self._part(worker))
-        self._members.failure_detector.give(worker)
-        self._order([worker])
+        self._members.failure_detector.start_gradient(worker)
+        self._send_commands([worker])
 
     def cancel(self, worker: int) -> None:
-        """To a worker that could not follow its order, for a step that is closed: nothing."""
-        self._weight_sync.lose(worker)
+        """Cancels the closed step of a worker behind a broken chain."""
+        self._weight_sync.reset_worker(worker)
         self._assignments.cancel(worker)
 
-    def _order(self, workers: Sequence[int]) -> None:
+    def _send_commands(self, workers: Sequence[int]) -> None:
         for worker in workers:
             if self._knows.get(worker, self._members.everyone) != self._sharing:
                 self._knows[worker] = self._sharing
                 frame = members_frame(self._step, self._sharing)
-                self._members.send(worker, frame, "who is left")
+                self._members.send(worker, frame, "the members")
         verdicts = {worker: self._assignments.verdict(worker) for worker in workers}
         for worker, frame in self._weight_sync.commands(verdicts):
             self._members.send(worker, frame, f"the weights of step {self._step}")
 
     def send(self, worker: int, kind: Kind, sections: Sequence[Tensor] = ()) -> None:
-        """An order of a kind."""
+        """Sends a command of a kind."""
         frame = pack(self.header(worker, kind), sections, RAW)
-        self._members.send(worker, frame, f"an order to {kind.name.lower()}")
+        self._members.send(worker, frame, f"a command to {kind.name.lower()}")
 
     def header(self, worker: int, kind: Kind) -> Header:
-        """Of an order that is sent by itself; it has the verdict."""
+        """Returns the header of a command, with the verdict on the worker's last gradient."""
         return Header(kind, self._step, worker, flags=self._assignments.verdict(worker))
 
     def send_all(self, worker: int, frames: Sequence[Bytes], what: str) -> None:
-        """Frames that are made already, in order."""
+        """Sends finished frames in order."""
         for frame in frames:
             self._members.send(worker, frame, what)

@@ -1,16 +1,17 @@
-"""How long gradients take each worker, and so from when on one that shows no life is hung.
+"""Detection of hung workers by their messages, CPU time and usual gradient times.
 
-The rule. The master waits for a worker at most `timeout_s`. It waits less, `soon_s`, for one that
-shows no sign of life at all: no message of it comes, and its process, where it is on the master's
-host, uses no processor time. A worker that is slow, starved or swapping computes a little, and one
-that waits for another looks for messages: neither is taken for hung, however long it takes.
+The master waits at most `timeout_s` for a worker. It waits only `silence_limit_s` for a worker
+without a sign of life: no message arrives, and its process, if on the master's host, uses no CPU
+time. A slow, starved or swapping worker uses some CPU time, and a worker that waits for another
+polls for messages: neither counts as hung before `timeout_s`.
 
-    soon_s = min(timeout_s, max(3, timeout_s / 20, 20 x the longest mean of a worker))
+    silence_limit_s = min(timeout_s, max(3, timeout_s / 20, 20 x the longest mean of a worker))
 
-A mean is over gradients of one worker, from order to report, later ones weighing more. Before a
-worker has completed `LEARNT` of them, and where nobody knows its processor time, there is only
-`timeout_s`. Where the master itself was held up, as by a host that was asleep, it begins to count
-anew. Nobody is taken for hung where all workers seem to be.
+The mean is an exponential moving average of one worker's gradient times, from command to report.
+Only `timeout_s` holds before a worker has completed `MIN_GRADIENTS` gradients, and where its CPU
+time is unknown. If the master itself was suspended, for example with its host, the detector starts
+to count again. `Members` kills no worker if all seem to be hung: then the fault is more likely the
+master's own.
 """
 
 import statistics
@@ -20,117 +21,134 @@ from typing import Final, final
 
 __all__ = ["FailureDetector"]
 
-MEAN_FACTOR: Final = 20.0  # higher => a hung worker is noticed later
-MIN_SILENCE_S: Final = 3.0  # on a loaded host a process may wait so long for a processor
-TIMEOUT_SHARE: Final = 1 / 20  # of the timeout, below which nobody is judged either
-LOOKS_PER_LIMIT: Final = 8  # at the processor time, within the time to wait
-MIN_GRADIENTS: Final = 3  # gradients, of which the first may have compiled kernels
-EMA_WEIGHT: Final = 0.2  # of the latest gradient in the mean
+# All values are chosen by hand; none comes from a measurement.
+MEAN_FACTOR: Final = 20.0
+"""Limit, in mean gradient times. Higher: a hung worker holds up its step for longer. Lower: a live
+worker that waits for a disk is killed where steps are long."""
+MIN_SILENCE_S: Final = 3.0
+"""Lower bound of the limit, seconds: on a loaded host a process may wait that long for a core."""
+TIMEOUT_SHARE: Final = 1 / 20
+"""Lower bound of the limit, as a share of the timeout. It decides where steps are short. Higher: a
+hung worker holds up its step for longer. Lower: a user who gives a long timeout for a slow host
+gets little more patience there."""
+LOOKS_PER_LIMIT: Final = 8
+"""Looks at the CPU time within the limit. A hung worker is noticed up to one interval late; each
+look reads the CPU time of all workers that owe a gradient."""
+MIN_GRADIENTS: Final = 3
+"""Gradients of a worker before it can be hung; the first may compile kernels."""
+EMA_WEIGHT: Final = 0.2
+"""Weight of the latest gradient in the mean: about the last five count. Higher: one slow gradient
+moves the limit. Lower: the limit follows later when steps become longer, as after a loss."""
 
 
 @final
 class FailureDetector:
-    """The times of all workers."""
+    """Times of the gradients and of the last signs of life, by worker."""
 
     def __init__(
         self,
         timeout_s: float,
-        used_s: Callable[[int], float | None],
+        cpu_time_s: Callable[[int], float | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is known yet.
+        """Starts without known workers.
 
         Args:
             timeout_s: the longest wait for a worker.
-            used_s: processor time that a worker used so far; None: not known.
+            cpu_time_s: CPU time that a worker used so far; None if unknown.
             clock: in seconds.
         """
-        self._timeout_s, self._used_s, self._clock = timeout_s, used_s, clock
-        self._given: dict[int, float] = {}
-        self._heard: dict[int, float] = {}
+        self._timeout_s, self._cpu_time_s, self._clock = timeout_s, cpu_time_s, clock
+        self._started: dict[int, float] = {}
+        self._last_contact: dict[int, float] = {}
         self._means: dict[int, float] = {}
         self._count: dict[int, int] = {}
-        self._seen: dict[int, float | None] = {}  # processor time, at the last look
-        self._moved: dict[int, float] = {}  # when that was seen to grow
-        self._looked = clock()
+        self._last_cpu_s: dict[int, float | None] = {}  # at the last look
+        self._last_progress: dict[int, float] = {}  # when the CPU time was seen to grow
+        self._last_look = clock()
 
     @property
     def silence_limit_s(self) -> float:
-        """How long a worker may show no sign of life."""
+        """Seconds without a sign of life after which a worker is hung."""
         longest = max(self._means.values(), default=self._timeout_s)
         silence_limit_s = max(MIN_SILENCE_S, TIMEOUT_SHARE * self._timeout_s, MEAN_FACTOR * longest)
         return min(self._timeout_s, silence_limit_s)
 
     @property
     def interval_s(self) -> float:
-        """Between two looks."""
+        """Seconds between two looks."""
         return self.silence_limit_s / LOOKS_PER_LIMIT
 
-    def expect(self, worker: int) -> None:
-        """It was sent something, and has the whole time to answer."""
-        self._heard[worker] = self._clock()
+    def restart_timeout(self, worker: int) -> None:
+        """Gives a worker the whole time again: a frame was sent to it."""
+        self._last_contact[worker] = self._clock()
 
-    def give(self, worker: int) -> None:
-        """It begins a gradient."""
-        self._given[worker] = self._clock()
+    def start_gradient(self, worker: int) -> None:
+        """Notes that a worker starts a gradient."""
+        self._started[worker] = self._clock()
 
-    def hear(self, worker: int) -> None:
-        """A message of it came."""
-        self._heard[worker] = self._clock()
+    def record_message(self, worker: int) -> None:
+        """Notes that a message of a worker arrived."""
+        self._last_contact[worker] = self._clock()
 
-    def complete(self, worker: int) -> None:
-        """Its gradient is whole."""
-        took_s = self._clock() - self._given.pop(worker)
+    def complete_gradient(self, worker: int) -> None:
+        """Notes that a worker's gradient is complete, and updates its mean."""
+        took_s = self._clock() - self._started.pop(worker)
         self._count[worker] = self._count.get(worker, 0) + 1
-        if self._count[worker] > 1:  # the first stands for no other
+        if self._count[worker] > 1:  # the first may compile, and is not typical
             past = self._means.get(worker, took_s)
             self._means[worker] = past + EMA_WEIGHT * (took_s - past)
 
-    def lose(self, worker: int) -> None:
-        """It is gone."""
-        for record in (self._given, self._heard, self._means, self._count, self._seen, self._moved):
+    def remove(self, worker: int) -> None:
+        """Removes a dead worker."""
+        for record in (
+            self._started, self._last_contact, self._means, self._count, self._last_cpu_s,
+            self._last_progress,
+        ):  # fmt: skip
             record.pop(worker, None)
 
     def next_look_s(self, owing: Iterable[int]) -> float:
-        """How long to wait before the next look at those that owe something."""
+        """Returns the seconds until the next look at workers that owe a frame."""
         now = self._clock()
-        left = [self._heard.setdefault(w, now) + self._timeout_s - now for w in owing]
+        left = [self._last_contact.setdefault(w, now) + self._timeout_s - now for w in owing]
         return max(0.0, min([self.interval_s, *left]))
 
     def overdue(self, owing: Iterable[int], part: float = 1.0) -> list[int]:
-        """Of those that owe something, who was not heard of for that part of the whole time."""
+        """Returns the workers that were silent for that share of the timeout, of those that owe a
+        frame.
+        """
         now = self._clock()
-        return [w for w in owing if now - self._heard.get(w, now) >= part * self._timeout_s]
+        return [w for w in owing if now - self._last_contact.get(w, now) >= part * self._timeout_s]
 
     def hung(self, owing: Iterable[int]) -> list[int]:
-        """Who shows no sign of life, of those that owe something; looks only every so often."""
+        """Returns the hung workers among those that owe a frame; none between two looks."""
         now = self._clock()
-        since = now - self._looked
+        since = now - self._last_look
         if since < self.interval_s:
             return []
-        self._looked, held_up = now, since > 2 * self.interval_s
-        lives = {w: self._lives(w, now, held_up) for w in owing}
-        return [w for w in lives if not lives[w] and self._is_judged(w, now)]
+        self._last_look, held_up = now, since > 2 * self.interval_s
+        alive = {w: self._is_alive(w, now, held_up) for w in owing}
+        return [w for w in alive if not alive[w] and self._is_judged(w, now)]
 
-    def _lives(self, worker: int, now: float, held_up: bool) -> bool:
-        """Whether its process did something since the last look, or nobody can tell."""
-        used, before = self._used_s(worker), self._seen.get(worker)
-        self._seen[worker] = used
-        lives = used is None or used != before or held_up
-        if lives:
-            self._moved[worker] = now
-        return lives
+    def _is_alive(self, worker: int, now: float, held_up: bool) -> bool:
+        """True if the process used CPU time since the last look, or if that is unknown."""
+        used, before = self._cpu_time_s(worker), self._last_cpu_s.get(worker)
+        self._last_cpu_s[worker] = used
+        alive = used is None or used != before or held_up
+        if alive:
+            self._last_progress[worker] = now
+        return alive
 
     def _is_judged(self, worker: int, now: float) -> bool:
         known = self._count.get(worker, 0) >= MIN_GRADIENTS
-        last = max(self._heard.get(worker, now), self._moved.get(worker, now))
+        last = max(self._last_contact.get(worker, now), self._last_progress.get(worker, now))
         return known and now - last >= self.silence_limit_s
 
     def slowest(self) -> tuple[int, float]:
-        """The worker whose gradients take longest, and how many times the median of all; 0: none
-        is known.
+        """Returns the worker with the longest mean, and the ratio to the median of all means; (0,
+        1.0) if fewer than two means are known.
         """
         if len(self._means) < 2:
             return 0, 1.0
-        worker = max(self._means, key=lambda one: self._means[one])
+        worker = max(self._means, key=lambda rank: self._means[rank])
         return worker, self._means[worker] / statistics.median(self._means.values())

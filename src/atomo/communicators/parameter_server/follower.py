@@ -1,4 +1,4 @@
-"""A worker that repeats the master's steps."""
+"""Follower: a worker that repeats the master's steps."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -20,10 +20,10 @@ __all__ = ["Follower"]
 
 @final
 class Follower:
-    """Weights and an optimiser that are brought from version to version by what the master sends.
+    """Weights and optimiser of a worker, moved from version to version by the master's frames.
 
-    What does not lead on from the version that is there is refused, so that nothing is taken twice
-    or left out.
+    A frame that does not lead on from the current version is refused, so that no step is taken
+    twice or skipped.
     """
 
     def __init__(
@@ -36,16 +36,16 @@ class Follower:
         share: float | None = None,
         differences: Sequence[Bucket] = (),
     ) -> None:
-        """A follower at version 0.
+        """Starts at version 0.
 
         Args:
             weights: on the CPU; they change in place.
-            replica: gives them an optimiser, where one is needed.
-            buckets_at: the buckets of a step.
-            rank: of the worker that follows.
-            workers: how many there are at most, with those that wait.
-            share: the weight of each gradient in a step; None: 1 / their number, for the mean.
-            differences: the buckets of the weights, where differences of them are sent.
+            replica: returns the weights with an optimiser.
+            buckets_at: returns the buckets of a step.
+            rank: of this worker.
+            workers: largest number of workers, spares included.
+            share: weight of each gradient in a step; None for 1 / their number.
+            differences: buckets of the weights, for syncs that send differences.
         """
         self._weights, self._make = weights, replica
         self._differences, self._moved = differences, 0
@@ -57,38 +57,40 @@ class Follower:
 
     @cached_property
     def replica(self) -> Replica:
-        """The weights with their optimiser."""
+        """Weights with their optimiser."""
         return self._make(self._weights)
 
     def prepare(self) -> None:
-        """Makes the optimiser now: for its first one PyTorch imports a compiler, for seconds."""
+        """Makes the optimiser now: PyTorch imports a compiler for the first one, which takes
+        seconds.
+        """
         self.replica.gradient.zero_()
 
     def keep(self, step: int, bucket: int, frame: Bytes) -> None:
-        """A frame of its own, which the master does not send back."""
+        """Keeps a frame of this worker, which the master does not send back."""
         if self._own[0] != step:
             self._own = step, {}
         self._own[1][bucket] = frame
 
-    def lose(self) -> None:
-        """The weights came whole: there is no optimiser to go with them."""
+    def invalidate(self) -> None:
+        """Marks the version as unknown: the weights arrived whole, without an optimiser state."""
         self._version = None
 
     def weights_for(self, step: int) -> Float[Tensor, " n"]:
-        """The weights at which the gradient of `step` is computed.
+        """Returns the weights at which the gradient of `step` is computed.
 
         Raises:
-            FrameError: they are of another version.
+            FrameError: the weights are of another version.
         """
         if self._version != step - 1 or self._others or self._moved:
-            raise FrameError(f"step {step} was ordered, and the weights are {self._where()}")
+            raise FrameError(f"step {step} was commanded, and the weights are {self._where()}")
         return self._weights
 
     def take(self, header: Header, frame: Bytes) -> None:
-        """A GRADIENT, an UPDATE, a DELTA or a SNAPSHOT of the master's.
+        """Applies a GRADIENT, UPDATE, DELTA or SNAPSHOT frame of the master.
 
         Raises:
-            FrameError: it does not lead on from here.
+            FrameError: the frame does not lead on from the current version.
         """
         match header.kind:
             case Kind.GRADIENT:
@@ -103,10 +105,10 @@ class Follower:
                 raise FrameError(f"a {header.kind.name} leads to no weights")
 
     def hash(self, version: int) -> Bytes:
-        """The answer to the master's question for the hash of its weights.
+        """Returns the answer to the master's query for the hash of the weights.
 
         Raises:
-            FrameError: the question is about another version.
+            FrameError: the query is for another version.
         """
         if self._version != version:
             raise FrameError(
@@ -120,28 +122,28 @@ class Follower:
         return version + waiting + (f", {self._moved} buckets further" if self._moved else "")
 
     def _collect(self, header: Header, frame: Bytes) -> None:
-        """Holds a gradient until the update that it belongs to."""
+        """Keeps a gradient until its update arrives."""
         if self._version is None or header.step != self._version + 1:
             raise FrameError(
                 f"a gradient of step {header.step} came; the weights are {self._where()}"
             )
         if header.worker == self._rank:
-            return  # in a chain all travel, and it has kept its own
+            return  # a chain carries all frames; this worker kept its own
         buckets = self._buckets_at(header.step)
         if not fits(header, buckets):
             raise FrameError(f"bucket {header.bucket} of worker {header.worker}: another layout")
-        held = self._others.setdefault(header.worker, {})
-        if held.setdefault(header.bucket, frame) is not frame:
+        buckets_of_worker = self._others.setdefault(header.worker, {})
+        if buckets_of_worker.setdefault(header.bucket, frame) is not frame:
             raise FrameError(f"bucket {header.bucket} of worker {header.worker} came twice")
 
     def _update(self, step: int, frame: Bytes) -> None:
-        """Takes a step, as the master did."""
+        """Takes a step as the master did."""
         if self._version is None or step != self._version + 1:
             raise FrameError(f"an update of step {step} came; the weights are {self._where()}")
-        counted, factor, told = read_update(frame, self._workers)
+        counted, factor, new_shares = read_update(frame, self._workers)
         buckets = self._buckets_at(step)
         arrived = self._arrived(step, counted, len(buckets))
-        shares = told or [self._share or 1 / len(counted)]
+        shares = new_shares or [self._share or 1 / len(counted)]
         total = OrderedSum(buckets, self.replica.gradient, len(counted), shares, trusts=True)
         for bucket in buckets:
             total.advance(bucket, arrived, counted)
@@ -151,7 +153,7 @@ class Follower:
     def _arrived(
         self, step: int, counted: Sequence[int], buckets: int
     ) -> Mapping[int, Mapping[int, Bytes]]:
-        """The frames of those that counted, its own among them."""
+        """Returns the frames of the gradients in the step, the worker's own included."""
         arrived = dict(self._others)
         if self._rank in counted and self._own[0] == step:
             arrived[self._rank] = self._own[1]
@@ -164,7 +166,7 @@ class Follower:
         return arrived
 
     def _move(self, header: Header, frame: Bytes) -> None:
-        """Moves a bucket of the weights. They are of the next version once all have moved."""
+        """Moves one bucket of the weights; after the last bucket they are of the next version."""
         if self._version is None or header.step != self._version + 1:
             raise FrameError(
                 f"a difference to version {header.step} came; the weights are {self._where()}"
@@ -181,7 +183,7 @@ class Follower:
             self._version, self._moved = header.step, 0
 
     def _restore(self, version: int, frame: Bytes) -> None:
-        """Puts weights and optimiser where a snapshot says."""
+        """Restores weights and optimiser from a snapshot."""
         weights, state = read_snapshot(frame, len(self._weights))
         try:
             if state:

@@ -1,4 +1,4 @@
-"""What the master hears of workers: frames of gradients, and what is said beside them."""
+"""Receiver of the workers' frames: gradients, hashes and broken chains."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,9 @@ __all__ = ["FrameReceiver"]
 
 @final
 class FrameReceiver:
-    """Receives, and sees to what needs no step: deaths, hashes, and workers that were cut off."""
+    """Receiver of frames. It handles events outside a step by itself: deaths, hashes, broken
+    chains.
+    """
 
     def __init__(
         self,
@@ -32,16 +34,16 @@ class FrameReceiver:
         remove_dead: Callable[[], None],
         refuse: Callable[[int, FrameError], None],
     ) -> None:
-        """Nothing is received yet.
+        """Starts without received frames.
 
         Args:
-            members: who may say something.
-            assignments: who owes what.
-            commands: sends to workers.
-            weight_sync: asks for hashes.
-            refused_tail: the rest of refused gradients.
-            remove_dead: removes dead workers from all that is waited for.
-            refuse: sees to a worker that sent what it should not.
+            members: senders.
+            assignments: of steps to workers.
+            commands: sender to workers.
+            weight_sync: queries hashes.
+            refused_tail: recognises the rest of a refused gradient.
+            remove_dead: removes dead workers from all parts that wait for them.
+            refuse: refuses a frame of a worker.
         """
         self._members, self._assignments, self._commands = members, assignments, commands
         self._weight_sync, self._refused_tail = weight_sync, refused_tail
@@ -50,7 +52,7 @@ class FrameReceiver:
     def any(
         self, owing: Sequence[int], what: str, most_s: float = math.inf
     ) -> tuple[Message, Header] | None:
-        """The next message but for hashes; None: it was one, or was refused, or somebody died."""
+        """Returns the next message but for hashes; None after a hash, a refusal or a death."""
         message = self._members.receive(owing, what, most_s)
         self._remove_dead()
         if message is None:
@@ -63,7 +65,7 @@ class FrameReceiver:
         return None if header is None else (message, header)
 
     def _read(self, message: Message) -> Header | None:
-        """The header of a message that somebody waits for; None: nobody does."""
+        """Returns the header of an expected message; None if the message is handled or dropped."""
         worker = message.source
         try:
             header = read_header(message.data)
@@ -91,15 +93,15 @@ class FrameReceiver:
         closed: bool,
         most_s: float = math.inf,
     ) -> tuple[Message, Header] | None:
-        """The next frame of a gradient; None: there was something else to see to.
+        """Returns the next frame of a gradient; None if another event happened.
 
         Args:
-            owing: who has to send one.
-            what: what is waited for; errors say it.
-            step: the last that was opened.
-            buckets: of that step; none, where what comes is never decoded.
-            closed: whether it is closed.
-            most_s: how long to wait now.
+            owing: workers that owe a gradient.
+            what: description of the frames, for errors.
+            step: the newest step.
+            buckets: of that step; none if the frames are never decoded.
+            closed: True if that step is closed.
+            most_s: longest wait of this call.
         """
         received = self.any(owing, what, most_s)
         if received is None:
@@ -117,7 +119,7 @@ class FrameReceiver:
         return message, header
 
     def _on_hash(self, message: Message, header: Header) -> None:
-        """An answer to what the way down had asked."""
+        """Passes on the answer to a hash query of the weight sync."""
         if header.worker != message.source:
             raise FrameError(
                 f"rank {message.source} sent the hash of worker {header.worker}", FrameFault.STRANGE
@@ -125,10 +127,10 @@ class FrameReceiver:
         self._weight_sync.on_hash(message.source, message.data)
 
     def _handle_broken(self, worker: int, *, closed: bool) -> None:
-        """To a worker behind one that died, which could not follow its order."""
+        """Sends a worker behind a broken chain its frames directly, or cancels its closed step."""
         if worker not in self._assignments.owed:
             raise FrameError(
-                f"rank {worker} sent a BROKEN, and was given nothing", FrameFault.STRANGE
+                f"rank {worker} sent a BROKEN, and owes no gradient", FrameFault.STRANGE
             )
         self._refused_tail.end(worker)
         if closed:

@@ -1,10 +1,9 @@
-"""What becomes of each gradient that the master asks for, and of the images that it is of.
+"""Counts of the outcomes of gradients and of their images.
 
-A worker that is given a step owes one gradient. It counts in that step, or comes too late for it
-or is refused, and is taken back by its worker, or is lost with its worker, which is all that can
-become of it:
+A worker that gets a step owes one gradient. The gradient is used in the step; or it is late or
+refused, and its worker takes it back; or it is lost with its worker. There is no other outcome:
 
-    asked = used + late + refused + lost, and those that are still under way
+    asked = used + late + refused + lost + under way
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,59 +18,60 @@ __all__ = ["GradientCounters", "GradientCounts"]
 @final
 @dataclass(frozen=True)
 class GradientCounts:
-    """Gradients since the balance before this one, one a worker and step, or their images."""
+    """Counts of gradients, one for each worker and step, or of their images, since the last
+    balance.
+    """
 
     asked: int
     used: int
     late: int
-    """Too late; of them their workers were told, whose memories take back what they sent."""
+    """Too late; their workers were told, and the memories take back what was sent."""
     lost: int
-    """With a worker that died."""
+    """Lost with a dead worker."""
     under_way: int
-    """Now: they are in the balances to come."""
+    """Not finished yet: part of a later balance."""
     refused: int = 0
-    """Not what they should be; of them too their workers were told, whose memories take them back.
-    """
+    """Malformed; their workers were told, and the memories take back what was sent."""
     refusals: tuple[tuple[int, FrameFault], ...] = ()
-    """Of whom frames were refused, and why, once for each; also where that cost no gradient."""
+    """Senders of refused frames with the fault, once for each frame, even if no gradient was lost
+    by it.
+    """
 
 
 @final
 class GradientCounters:
-    """Counts gradients, or images, once when they are asked for, and once when it is known what
-    they came to.
-    """
+    """Counters of gradients or images: of those asked for, and of each outcome."""
 
     def __init__(self) -> None:
         self._asked = self._used = self._late = self._lost = self._refused = 0
 
-    def ask(self, count: int) -> None:
-        """Workers were given so many."""
+    def add_asked(self, count: int) -> None:
+        """Counts gradients that workers got a command for."""
         self._asked += count
 
-    def use(self, count: int) -> None:
-        """So many are in a step that is closed."""
+    def add_used(self, count: int) -> None:
+        """Counts gradients of a closed step."""
         self._used += count
 
-    def late(self, count: int) -> None:
-        """A worker is told that so many came too late."""
+    def add_late(self, count: int) -> None:
+        """Counts gradients whose worker is told that they were late."""
         self._late += count
 
-    def refuse(self, count: int) -> None:
-        """A worker is told that so many were refused."""
+    def add_refused(self, count: int) -> None:
+        """Counts gradients whose worker is told that they were refused."""
         self._refused += count
 
-    def lose(self, count: int) -> None:
-        """A worker died that owed so many, or that was yet to be told that they did not count."""
+    def add_lost(self, count: int) -> None:
+        """Counts gradients lost with a dead worker."""
         self._lost += count
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """What was counted since somebody last asked for the balance."""
+        """Counts since the last balance."""
         return self._asked, self._used, self._late, self._lost, self._refused
 
-    def add(self, counts: Sequence[int]) -> None:
-        """These were counted before, by somebody else."""
+    def restore(self, counts: Sequence[int]) -> None:
+        """Adds the counts of a checkpoint."""
         asked, used, late, lost, refused = counts
         self._asked, self._used = self._asked + asked, self._used + used
         self._late, self._lost = self._late + late, self._lost + lost
@@ -80,7 +80,7 @@ class GradientCounters:
     def gradient_counts(
         self, under_way: int, refusals: Iterable[tuple[int, FrameFault]] = ()
     ) -> GradientCounts:
-        """What was counted since this was last asked, and whose frames were refused."""
+        """Returns the counts since the last call, with these refusals, and resets them."""
         counts = self._asked, self._used, self._late, self._lost
         balance = GradientCounts(*counts, under_way, self._refused, tuple(refusals))
         self._asked = self._used = self._late = self._lost = self._refused = 0

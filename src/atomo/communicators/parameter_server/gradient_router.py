@@ -1,4 +1,4 @@
-"""What becomes of the frames of gradients: they are in the open step, late, or refused."""
+"""Router of gradient frames: to the open step, to the late gradients, or to the refusals."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +23,7 @@ T = TypeVar("T")
 
 @final
 class GradientRouter:
-    """Takes in frames that were due, and refuses what they hold where that is not what it should
-    be.
-    """
+    """Router of gradient frames. It refuses frames whose content is malformed."""
 
     def __init__(
         self,
@@ -36,20 +34,20 @@ class GradientRouter:
         refusals: Refusals,
     ) -> None:
         self.gradients: StepGradients | None = None
-        """Of the open step."""
+        """Gradients of the open step; None if no step is open."""
         self.step, self.buckets = 0, tuple[Bucket, ...]()
-        """The last that was opened, and its buckets."""
+        """Newest step and its buckets."""
         self.decode_s = 0.0
-        """Spent on decoding and adding up, so far."""
+        """Seconds spent on decoding and adding so far."""
         self._members, self._assignments = members, assignments
         self._agreement, self._commands, self._refusals = agreement, commands, refusals
 
     def expect(self, step: int, buckets: Sequence[Bucket]) -> None:
-        """A step is opened."""
+        """Sets the newest step."""
         self.step, self.buckets = step, tuple(buckets)
 
     def take(self, message: Message, header: Header, step: StepGradients) -> None:
-        """A frame of a gradient, of the open step or of one before it."""
+        """Handles a gradient frame of the open step or of an earlier one."""
         worker = message.source
         try:
             if header.kind is Kind.SCALES:
@@ -69,17 +67,17 @@ class GradientRouter:
                 self._refusals.refused_tail.end(worker)
 
     def route_late(self, message: Message, header: Header) -> None:
-        """A frame of a gradient when no step is open: it comes too late."""
+        """Handles a gradient frame while no step is open: the gradient is late."""
         try:
             if header.kind is Kind.SCALES:
                 self._answer_scales(message, header)
             elif header.kind is Kind.REPORT:
-                self._end(message.source, self._assignments.late)
+                self._end(message.source, self._assignments.complete_late)
         except FrameError as error:
             self.refuse(message.source, error)
 
     def closed(self, step: StepGradients) -> Mapping[int, Mapping[int, Bytes]] | None:
-        """The frames that are in the sum; None: some could not be, and the step is still open."""
+        """Returns the frames in the sum; None if some are refused, and the step stays open."""
         try:
             return self._timed(lambda: step.close(self._assignments.complete_images))
         except UndecodableFrames as undecodable:
@@ -87,7 +85,7 @@ class GradientRouter:
             return None
 
     def refuse(self, worker: int, error: FrameError) -> None:
-        """Goes on without what a worker is sending. What it had sent before counts."""
+        """Refuses the gradient that a worker is sending. Its earlier gradients still count."""
         step = self.gradients
         if step is not None and worker not in step.reports:
             step.exclude(worker)
@@ -96,14 +94,14 @@ class GradientRouter:
             self._agreement.lose(worker, step.missing)
 
     def lose(self, worker: int) -> None:
-        """A worker is gone: nobody waits for what it would have sent."""
+        """Removes a dead worker from the open step and from the agreement on scales."""
         step = self.gradients
         if step is not None:
             step.drop(worker)
         self._agreement.lose(worker, self._members.living if step is None else step.missing)
 
     def _refuse_all(self, undecodable: UndecodableFrames) -> None:
-        """Goes on without gradients that cannot be in a sum, though they may be whole."""
+        """Refuses gradients that cannot be added, even complete ones."""
         for worker, error in undecodable.by.items():
             was_in = self.gradients is not None and self.gradients.exclude(worker)
             self._refusals.refuse(worker, error, self.buckets, was_in=was_in)
@@ -115,15 +113,15 @@ class GradientRouter:
             self._agreement.refuse(message.source, header.step)
 
     def _readmit(self, header: Header, worker: int) -> None:
-        """Gives a worker whose whole gradient came too late the step that is open."""
+        """Gives the open step to a worker whose late gradient is complete."""
         if header.kind is Kind.REPORT:
-            self._end(worker, self._assignments.late)
+            self._end(worker, self._assignments.complete_late)
             self._commands.compute([worker])
 
     def _end(self, worker: int, how: Callable[[int], None]) -> None:
-        """All of its gradient has come."""
+        """Finishes a worker's complete gradient."""
         how(worker)
-        self._members.failure_detector.complete(worker)
+        self._members.failure_detector.complete_gradient(worker)
         self._refusals.refused_tail.end(worker)
 
     def _timed(self, decode: Callable[[], T]) -> T:

@@ -84,7 +84,7 @@ class Members:
         """Starts sending; nothing goes to a worker that is gone."""
         try:
             if worker in self.living or worker in self.spares:
-                self.failure_detector.expect(worker)
+                self.failure_detector.restart_timeout(worker)
                 self._transport.send(worker, frame, what)
         except PeerLost as lost:
             self._lose(lost)
@@ -106,7 +106,7 @@ class Members:
         try:
             wait_s = min(most_s, self.failure_detector.next_look_s(owing))
             received = self._transport.receive(None, wait_s, what)
-            self.failure_detector.hear(received.source)
+            self.failure_detector.record_message(received.source)
             self._spared.discard(received.source)
             message = received
         except PeerLost as lost:
@@ -147,7 +147,7 @@ class Members:
         if not self._transport.fault_tolerant or not (waited or worker in self.living):
             raise lost
         self._transport.ignore_rank(worker)
-        self.failure_detector.lose(worker)
+        self.failure_detector.remove(worker)
         self._spared.discard(worker)
         (self.spares if waited else self.living).remove(worker)
         if waited:
@@ -198,7 +198,7 @@ class Members:
         for worker in workers:
             if not self._transport.fence(worker, if_stuck=True):
                 raise error
-            self.failure_detector.expect(worker)
+            self.failure_detector.restart_timeout(worker)
         self._spared.update(workers)
         self.notes.append(
             f"worker {[*workers]} did not answer for {self._timeout_s:g} s, the --timeout; who of "
@@ -213,5 +213,5 @@ class Members:
                     raise error
                 continue
             self._fenced.add(worker)
-            self.failure_detector.expect(worker)
+            self.failure_detector.restart_timeout(worker)
             self.notes.append(f"worker {worker} {why}, and was killed")

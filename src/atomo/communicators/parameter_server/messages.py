@@ -146,7 +146,7 @@ def read_hash(frame: Bytes) -> tuple[int, bytes]:
     Raises:
         FrameError: it holds no hash.
     """
-    found = bytes(unpack(frame, [Field(torch.uint8, (DIGEST,))])[0].tolist())
-    if len(found) != DIGEST:
-        raise FrameError(f"a hash of {len(found)} bytes; it has {DIGEST}")
-    return read_header(frame).step, found
+    digest_bytes = bytes(unpack(frame, [Field(torch.uint8, (DIGEST,))])[0].tolist())
+    if len(digest_bytes) != DIGEST:
+        raise FrameError(f"a hash of {len(digest_bytes)} bytes; it has {DIGEST}")
+    return read_header(frame).step, digest_bytes

@@ -49,7 +49,7 @@ class OrderedSum:
         """Adds every frame of one bucket whose turn it is, once its batch is complete.
 
         Raises:
-            Spoilt: some cannot be in a sum, of which nothing is left then.
+            UndecodableFrames: some cannot be in a sum, of which nothing is left then.
         """
         out = self._out[bucket.offset : bucket.offset + bucket.size]
         while (first := self._next[bucket.number]) < self._workers:
@@ -87,8 +87,8 @@ class OrderedSum:
 
     def _check(self, bucket: Bucket, frames: Mapping[int, Bytes], out: Float[Tensor, " n"]) -> None:
         """No codec has to look at every number of a payload: one that is none is seen here."""
-        if not (self._trusts or is_finite(out)) and (found := not_finite(bucket, frames)):
-            raise UndecodableFrames(found)
+        if not (self._trusts or is_finite(out)) and (errors := not_finite(bucket, frames)):
+            raise UndecodableFrames(errors)
 
 
 @final
@@ -126,11 +126,11 @@ def not_finite(bucket: Bucket, frames: Mapping[int, Bytes]) -> dict[int, FrameEr
 def refused(
     bucket: Bucket, frames: Mapping[int, Bytes], check: Callable[[Float[Tensor, " n"]], None]
 ) -> dict[int, FrameError]:
-    found, scratch = dict[int, FrameError](), torch.empty(bucket.size)
+    errors, scratch = dict[int, FrameError](), torch.empty(bucket.size)
     for worker, frame in frames.items():
         try:
             add_frame(bucket, frame, scratch.zero_(), 1.0)
             check(scratch)
         except FrameError as error:
-            found[worker] = error
-    return found
+            errors[worker] = error
+    return errors

@@ -72,10 +72,10 @@ class Refusals:
         """
         owed = self._assignments.owed.get(worker)
         if owed is None and not was_in and self._weight_sync.awaits(worker):
-            self._weight_sync.lose(worker)  # its answer is none: it gets the weights whole
+            self._weight_sync.reset_worker(worker)  # its answer is none: it gets the weights whole
         if owed is not None:
             if self.refused_tail.is_first(worker):
-                self._weight_sync.lose(
+                self._weight_sync.reset_worker(
                     worker
                 )  # what cannot be read may have been a BROKEN, or a hash
             messages = len(buckets) + 1 + self._agreement.cancel(worker, owed)

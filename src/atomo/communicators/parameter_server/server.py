@@ -35,7 +35,7 @@ ANY_TIME: Final = StepLimits()
 
 @final
 class Server:
-    """The master's end."""
+    """Master's end of the parameter server."""
 
     def __init__(
         self,
@@ -52,22 +52,23 @@ class Server:
         max_strikes: int = 3,
         limits: StepLimits = ANY_TIME,
     ) -> None:
-        """A server.
+        """Starts a server without an open step.
 
         Args:
-            transport: what connects it with the workers.
-            buckets: what they send.
-            needed: how many of them close a step, as long as so many are left.
-            timeout_s: the longest wait for one of them.
-            weight_sync: how workers get the weights; None: whole, at every step.
-            late_counts: whether each gradient weighs what it would in a step of all workers, since
-                what is late comes back; else the sum is the mean of those that count.
+            transport: to the workers.
+            buckets: of each gradient.
+            needed: number of gradients that close a step, or all living workers if fewer.
+            timeout_s: longest wait for a worker.
+            weight_sync: sends the weights to workers; None to send all weights at every step.
+            late_counts: True if each gradient has the weight that it has in a step of all workers,
+                since late gradients come back; False for the mean of the gradients in the sum.
             min_workers: smallest number of living workers for another step, spares included.
-            spares: how many ranks, the last, wait to take the place of a worker that is gone.
-            images: of each step, which its workers divide.
-            spare_state: the part of another worker's state that a spare starts with; None: no part.
+            spares: number of ranks, the last ones, that wait for the slot of a dead worker.
+            images: samples of each step, which its workers divide.
+            spare_state: returns the part of another worker's state that a spare starts with; None
+                for no part.
             max_strikes: consecutive refused frames after which a worker is dropped.
-            limits: how long a step waits for gradients.
+            limits: of the wait for gradients.
         """
         self._members = Members(transport, min_workers, timeout_s, spares)
         self._buckets, self._needed, self._late_counts = buckets, needed, late_counts
@@ -94,52 +95,56 @@ class Server:
         self._states = WorkerStates(self._members, self._commands, self._receiver, self._refuse)
 
     def expect(self, buckets: Sequence[Bucket]) -> None:
-        """Expects these buckets from the next step on: the same layout, perhaps other codecs."""
+        """Sets the buckets from the next step on: the same layout, perhaps other codecs."""
         self._buckets = buckets
 
     @property
     def decode_s(self) -> float:
-        """Spent on decoding and adding up, so far."""
+        """Seconds spent on decoding and adding so far."""
         return self._router.decode_s
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """Who is left."""
+        """Living workers in rank order."""
         return tuple(self._workers)
 
     def take_notes(self) -> list[str]:
-        """What a person should know of the workers and their weights, since this was last asked."""
-        kept = (self._refusals.notes, self._members.notes, self._weight_sync.notes)
-        notes = [note for one in kept for note in one]
-        for one in kept:
-            one.clear()
+        """Returns and clears the notes for the user about workers and their weights."""
+        sources = (self._refusals.notes, self._members.notes, self._weight_sync.notes)
+        notes = [note for source in sources for note in source]
+        for source in sources:
+            source.clear()
         return notes
 
     def gradient_counts(self) -> GradientCounts:
-        """What became of the gradients that were asked for, since this was last asked."""
+        """Returns the counts of gradients since the last call."""
         return self._assignments.gradient_counts(self._refusals.take_senders())
 
     @property
     def counts(self) -> list[tuple[int, ...]]:
-        """Of gradients and images what became of them since their balance was last asked for: a
-        checkpoint keeps it, for the balance of the step after it.
+        """Counts of gradients and of images since the last balance; a checkpoint keeps them for the
+        balance of the next step.
         """
         return self._assignments.counts
 
     def restore_counts(self, counts: Sequence[Sequence[int]]) -> None:
-        """What `counts` were where the run goes on."""
-        self._assignments.add(counts)
+        """Adds the counts of a checkpoint."""
+        self._assignments.restore(counts)
 
     def slowest(self) -> tuple[int, float]:
-        """The worker whose gradients take longest, and how many times the median; 0: not known."""
+        """Returns the slowest worker, and the ratio of its gradient time to the median; (0, 1.0) if
+        unknown.
+        """
         return self._members.failure_detector.slowest()
 
     def image_counts(self) -> GradientCounts:
-        """The same of the images that they are of."""
+        """Returns the counts of images since the last call."""
         return self._assignments.image_counts()
 
-    def meet(self, weights: Float[Tensor, " n"]) -> None:
-        """Before the first step of a run that starts anew: who built the same weights has them."""
+    def check_initial_weights(self, weights: Float[Tensor, " n"]) -> None:
+        """Asks all workers for the hash of their initial weights, before the first step of a new
+        run: a worker with the same weights needs no copy.
+        """
         for worker in self.workers:
             self._commands.send_all(
                 worker, self._weight_sync.initial_query(worker, weights), "a greeting"
@@ -150,35 +155,49 @@ class Server:
                 raise FrameError(f"rank {received[0].source} sent no hash before the first step")
 
     def broadcast(self, step: int, weights: Float[Tensor, " n"]) -> None:
-        """Opens a step: every worker that is not still busy with an earlier one comes to `weights`.
+        """Opens a step: every worker that is not busy with an earlier step gets `weights`.
 
-        They must not change before `took`.
+        The weights must not change before `commit`.
         """
+        # The order of these calls is the protocol.
+        # 1. The dead go first: no call below waits for their gradients or makes frames for them.
         self._remove_dead()
+        # 2. Spares join while the last step is still the current one. The state that they start
+        #    with exists only once no worker computes, and until then late workers send frames of
+        #    that step, and get its answers to their scales.
         self._admit_spares(self._members.fill(step))
         self._step, self._weights = step, weights
+        # 3. The workers of the step are final now. They share its samples until the next step, so
+        #    that a worker that starts late divides them as the others did.
         self._commands.open(step)
+        # 4. From here on a frame of an earlier step is late.
         self._router.expect(step, self._buckets)
+        # 5. The clock starts after the wait for spares, which is not the workers' delay.
         self._deadline.open()
+        # 6. The sync must know the version and the weights before it makes frames for a worker.
         self._weight_sync.open(step, weights)
+        # 7. The number of workers that agree on scales is of the members of 3. A worker asks as
+        #    soon as it has its gradient, so the agreement is open before the first command.
         self._agreement.open(step, min(self._needed, len(self._workers)), self._buckets)
+        # 8. Only now frames are sent: answers find all parts at the same step. A busy worker gets
+        #    its command once its late gradient is complete.
         busy = self._assignments.owed
         self._commands.compute([worker for worker in self._workers if worker not in busy])
 
     def collect(self, out: Float[Tensor, " n"]) -> dict[int, Report]:
-        """Closes the step: `out` becomes the mean gradient of the first `needed` workers,
-        or their sum times the share that each has.
+        """Closes the step: `out` becomes the mean gradient of the first `needed` workers, or their
+        sum, each gradient times its share.
 
         Returns:
-            Their reports, by rank.
+            The reports by rank.
 
         Raises:
-            TooFewWorkers: so many died that the step is not to be taken.
+            TooFewWorkers: fewer workers than `min_workers` are left.
         """
         while (closed := self._collected(out)) is None:
-            self.broadcast(self._step, self._weights)  # all died or were refused: it begins anew
+            self.broadcast(self._step, self._weights)  # all died or were refused: once more
         step, counted = closed
-        self._assignments.use(counted)
+        self._assignments.close_step(counted)
         self._refusals.accept([*counted])
         shares = () if step.shares == self._usual else step.shares
         self._counted_step = CountedStep(self._step, counted, 1.0, shares)
@@ -187,7 +206,9 @@ class Server:
     def _collected(
         self, out: Float[Tensor, " n"]
     ) -> tuple[StepGradients, Mapping[int, Mapping[int, Bytes]]] | None:
-        """The gradients of the open step, and the frames in their sum; None: of nobody."""
+        """Returns the gradients of the open step and the frames in their sum; None if no gradient
+        is left.
+        """
         step = self._router.gradients = StepGradients(
             self._step, self._buckets, out, self._workers, self._needed, self._late_counts,
             self._images,
@@ -204,23 +225,25 @@ class Server:
         return None if counted is None else (step, counted)
 
     def commit(self, factor: float) -> None:
-        """What was collected made a step, `factor` times as long: the weights are the next."""
+        """Notes that the collected gradients were applied, at `factor` times the learning rate: the
+        weights are those of the next version.
+        """
         if self._counted_step is not None:
             self._weight_sync.commit(replace(self._counted_step, factor=factor))
 
     def save(self) -> list[dict[str, Tensor]]:
-        """The state of every worker that is left, once all are done with what they compute.
+        """Returns the state of every living worker, once all workers are idle.
 
         Raises:
             TooFewWorkers: none is left.
         """
         self._wait_idle()
-        settled = self._weight_sync.settle(self.workers)
-        for worker, frames in settled.items():
+        final_frames = self._weight_sync.checkpoint_frames(self.workers)
+        for worker, frames in final_frames.items():
             self._commands.send_all(worker, frames, f"the weights after step {self._step}")
         what = f"the checkpoint of step {self._step}"
         while not (states := self._states.ask(self.workers, what)) and self._members.spares:
-            self._members.fill(self._step + 1)  # all others died, with all that they kept
+            self._members.fill(self._step + 1)  # all others died with their states
         if not states:
             raise TooFewWorkers(
                 f"no worker is left to save; the checkpoint of step {self._step} "
@@ -229,20 +252,20 @@ class Server:
         return [states[worker] for worker in sorted(states)]
 
     def restore(self, states: Sequence[State]) -> None:
-        """Gives each worker the state that it continues from."""
+        """Sends each worker the state that it continues from."""
         for worker, state in zip(self.workers, states, strict=True):
             self._states.give(worker, state)
 
     def stop(self) -> None:
-        """Ends the run of every worker."""
+        """Stops all workers and spares."""
         self._wait_idle()
         for worker in (*self.workers, *self._members.spares):
             self._commands.send(worker, Kind.STOP)
         self._members.drain()
 
     def _admit_spares(self, joining: Sequence[int]) -> None:
-        """Gives those who join what they begin with. The weights come to them with their first
-        step, as to all others, and who shares it.
+        """Sends the state of a living worker to the joining spares. They get weights and members
+        with their first command, as all workers do.
         """
         if joining and self._spare_state is not None:
             self._wait_idle()
@@ -250,16 +273,16 @@ class Server:
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody still computes a step that is closed."""
+        """True if a worker still computes a closed step."""
         return bool(self._assignments.owed)
 
     def _behind(self, workers: Sequence[int]) -> list[int]:
-        """Who of them still computes a step before the open one."""
+        """Returns the workers that still compute an earlier step."""
         owed = self._assignments.owed
         return [worker for worker in workers if owed.get(worker, self._step) < self._step]
 
     def _all_are_well(self) -> bool:
-        """True. Who is not is taken out, and if too few are left, that is an error."""
+        """Returns True once dead workers are removed. Raises TooFewWorkers if too few are left."""
         self._remove_dead()
         try:
             self._members.check()
@@ -270,20 +293,22 @@ class Server:
         return True
 
     def _refuse(self, worker: int, error: FrameError) -> None:
-        """Goes on without what a worker is sending."""
+        """Refuses the frames of the gradient that a worker sends, and asks again for its state if
+        that is due.
+        """
         self._router.refuse(worker, error)
         self._states.ask_again(worker)
 
     def _remove_dead(self) -> None:
-        """Takes those who died out of all that is waited for."""
+        """Removes dead workers from all parts that wait for them."""
         for worker in self._members.take_lost():
             self._refusals.lose(worker)
             self._assignments.lose(worker)
-            self._weight_sync.lose(worker)
+            self._weight_sync.reset_worker(worker)
             self._router.lose(worker)
 
     def _wait_idle(self) -> None:
-        """Waits until no worker computes any more. What still comes in came too late."""
+        """Waits until no worker computes; gradients that arrive meanwhile are late."""
         self._remove_dead()
         while owing := sorted(self._assignments.owed):
             if received := self._receive(owing):
@@ -292,7 +317,7 @@ class Server:
     def _receive(
         self, owing: Sequence[int], most_s: float = math.inf
     ) -> tuple[Message, Header] | None:
-        """The next frame of a gradient; None: there was something else to see to."""
+        """Returns the next frame of a gradient; None if another event happened."""
         what = f"the gradients of worker {[*owing]} at step {self._step}"
         closed = self._router.gradients is None
         buckets = () if closed else self._buckets  # those may be of the next step already

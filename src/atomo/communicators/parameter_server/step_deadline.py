@@ -1,4 +1,4 @@
-"""When a step is closed, if not all of its gradients are there."""
+"""Deadline of a step: when it is closed without all of its gradients."""
 
 import math
 import time
@@ -12,22 +12,22 @@ __all__ = ["StepDeadline", "StepLimits"]
 @final
 @dataclass(frozen=True)
 class StepLimits:
-    """How long a step waits for gradients."""
+    """Limits of the wait for gradients in a step."""
 
     step_s: float = 0.0
-    """A step that has any gradient is closed so long after it was opened; 0: it waits for all that
-    it needs."""
+    """Seconds after which a step is closed if it has any gradient; 0: no limit."""
     grace: float = 0.0
-    """Once a step has all that it needs, it waits for others, this many times as long as it has
-    waited until then; higher => more gradients a step, and longer steps."""
+    """Wait for further gradients once a step has all that it needs, as a multiple of the time until
+    then; higher: more gradients in a step, and longer steps.
+    """
 
 
 @final
 class StepDeadline:
-    """Watches the time of one step after another."""
+    """Clock of the open step."""
 
     def __init__(self, limits: StepLimits, clock: Callable[[], float] = time.monotonic) -> None:
-        """No step is open.
+        """Starts without an open step.
 
         Args:
             limits: for each.
@@ -38,25 +38,29 @@ class StepDeadline:
         self._enough: float | None = None
 
     def open(self) -> None:
-        """A step begins."""
+        """Starts the clock of a step."""
         self._opened, self._enough = self._clock(), None
 
     def remaining_s(self, complete: int, needed: int, most: int, behind: int = 0) -> float:
-        """How much longer the step waits; 0: it is to be closed now; infinity: until there are
-        enough.
+        """Returns the seconds that the step still waits; 0 to close it now, infinity to wait for
+        more gradients without a limit.
 
         Args:
-            complete: gradients that are there.
-            needed: how many close it.
-            most: how many may come.
-            behind: of how many of these the workers still compute an earlier step.
+            complete: number of complete gradients.
+            needed: number of gradients that close the step.
+            most: largest possible number of gradients.
+            behind: number of missing gradients whose workers still compute an earlier step.
         """
         if not complete:
             return math.inf
         now, limits = self._clock(), self._limits
         over_s = self._opened + limits.step_s - now if limits.step_s else math.inf
-        # Who is behind was waited for already, in the step that was closed without it. If it hangs,
-        # each step until it is killed would take the whole time.
+        # An earlier step already waited for a worker that is behind, and was closed without it. If
+        # the worker hangs, each step until its death would wait for the whole time again. So a
+        # step does not wait for workers that are behind once all others are complete. Below
+        # `needed` gradients this holds only for a majority: where most workers are behind, the
+        # workers are slow and not hung, and steps of a few gradients, with a noisier mean, would
+        # follow each other without a wait.
         most_are_there = complete >= needed or (limits.step_s and 2 * complete > needed)
         if complete >= most or (most_are_there and complete + behind >= most):
             return 0.0

@@ -75,7 +75,7 @@ class StepGradients:
 
         Raises:
             FrameError: it came twice.
-            Spoilt: it, or another that came before, cannot be added up.
+            UndecodableFrames: it, or another that came before, cannot be added up.
         """
         if self._arrived[worker].setdefault(bucket, frame) is not frame:
             raise FrameError(
@@ -124,7 +124,7 @@ class StepGradients:
             images: of each gradient, by worker, as the master asked for them.
 
         Raises:
-            Spoilt: some cannot be added up.
+            UndecodableFrames: some cannot be added up.
         """
         order = sorted(self.reports)
         self.shares = self._shares_of([images[worker] for worker in order])
@@ -137,7 +137,7 @@ class StepGradients:
     def _shares_of(self, images: Sequence[int]) -> tuple[float, ...]:
         """What gradients of so many images weigh; one number, where all weigh the same."""
         share, mean = self._share_of(len(images)), sum(images) / len(images)
-        return (share,) if len({*images}) < 2 else tuple(share * one / mean for one in images)
+        return (share,) if len({*images}) < 2 else tuple(share * count / mean for count in images)
 
     def _share_of(self, count: int) -> float:
         """What each of so many gradients weighs. Of those left out a part comes back, as of those

@@ -119,7 +119,7 @@ class Uplink:
     def _agree(self) -> None:
         """Has all workers encode with the same scales."""
         asked: dict[str, float] = {}
-        for bucket, flat in sorted(self._held, key=lambda one: one[0].number):
+        for bucket, flat in sorted(self._held, key=lambda pair: pair[0].number):
             asked |= self._compressor.propose(bucket, flat)
         section = torch.tensor([*asked.values()], dtype=torch.float64)
         header = Header(Kind.SCALES, self._step, self._transport.rank)

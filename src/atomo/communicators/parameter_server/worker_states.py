@@ -36,25 +36,27 @@ class WorkerStates:
         """What these workers keep, as far as they live."""
         for worker in workers:
             self._commands.send(worker, Kind.SAVE)
-        found: dict[int, dict[str, Tensor]] = {}
+        states: dict[int, dict[str, Tensor]] = {}
         living = self._members.living
-        while missing := [one for one in workers if one in living and one not in found]:
+        while missing := [
+            worker for worker in workers if worker in living and worker not in states
+        ]:
             self._due = missing
             what = f"the state of worker {missing} for {purpose}"
             if received := self._receiver.any(missing, what):
-                self._take(*received, found)
+                self._take(*received, states)
         self._due = []
-        return found
+        return states
 
     def ask_again(self, worker: int) -> None:
         """To a worker of which something was refused: it may have been its state."""
         if worker in self._due:
             self._commands.send(worker, Kind.SAVE)
 
-    def _take(self, message: Message, header: Header, found: dict[int, dict[str, Tensor]]) -> None:
+    def _take(self, message: Message, header: Header, states: dict[int, dict[str, Tensor]]) -> None:
         try:
             check_state(header, message.source, self._due)
-            found[message.source] = read_state(message.data)
+            states[message.source] = read_state(message.data)
         except FrameError as error:
             self._refuse(message.source, error)
 
@@ -67,7 +69,7 @@ class WorkerStates:
         """Those who join begin with what is lent of the state of the first other one that lives."""
         others = [worker for worker in self._members.living if worker not in joining]
         for other in others:
-            if found := self.ask([other], "those who join"):
+            if states := self.ask([other], "those who join"):
                 for worker in joining:
-                    self.give(worker, spare_state(found[other]))
+                    self.give(worker, spare_state(states[other]))
                 return

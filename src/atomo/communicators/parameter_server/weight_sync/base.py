@@ -84,11 +84,11 @@ class WeightSync(ABC):
         """The open step was taken: its weights are now those of the next version."""
         del taken
 
-    def lose(self, worker: int) -> None:
+    def reset_worker(self, worker: int) -> None:
         """A worker is gone: it needs nothing any more."""
         del worker
 
-    def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
+    def checkpoint_frames(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
         """What each worker gets when nobody computes, before a checkpoint or the end."""
         return {worker: [] for worker in workers}
 

@@ -80,7 +80,7 @@ class DeltaSync(FollowerSync):
         self._snapshot = []
         self._followers.advance(taken.step, lambda _: frames, self._weights.nbytes)
 
-    def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
+    def checkpoint_frames(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
         frames = {
             worker: [*missed, *self._ask(worker)]
             for worker in workers

@@ -54,8 +54,10 @@ def add_difference(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], base:
         FrameError: the frame is not one of this bucket, or leads on from another version.
     """
     sections = iter(unpack(frame, [BASE, *bucket.fields]))
-    if (found := next(sections).tolist()) != [base]:
-        raise FrameError(f"a difference from version {found} came; the weights are of {base}")
+    if (base_version := next(sections).tolist()) != [base]:
+        raise FrameError(
+            f"a difference from version {base_version} came; the weights are of {base}"
+        )
     for part in bucket.parts:
         payload = part.codec.assemble(sections)
         move = replace if is_exact(part) else add

@@ -43,9 +43,9 @@ class FollowerSync(WeightSync):
         return self._hashes.ask(worker, self._followers.newest, weights)
 
     @final
-    def lose(self, worker: int) -> None:
+    def reset_worker(self, worker: int) -> None:
         self._followers.leave(worker)
-        self._hashes.lose(worker)
+        self._hashes.cancel(worker)
 
     @final
     def awaits(self, worker: int) -> bool:

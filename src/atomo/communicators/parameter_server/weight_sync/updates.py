@@ -101,7 +101,7 @@ class UpdateSync(FollowerSync):
         self._snapshot = []
         self._followers.advance(taken.step, entry(taken), self._whole_bytes())
 
-    def settle(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
+    def checkpoint_frames(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
         missed = {worker: self._missed(worker) for worker in workers}
         for worker, frames in missed.items():
             if frames is not None:

@@ -43,7 +43,7 @@ class WeightHashes:
         """Whether a worker has yet to answer."""
         return worker in self._due
 
-    def lose(self, worker: int) -> None:
+    def cancel(self, worker: int) -> None:
         """A worker is gone, and answers nothing."""
         self._due.pop(worker, None)
 
@@ -57,17 +57,17 @@ class WeightHashes:
         Raises:
             FrameError: the frame answers nothing that was asked.
         """
-        version, found = read_hash(frame)
+        version, weight_hash = read_hash(frame)
         due = self._due.pop(worker, (None, b""))
         if due[0] != version:
             raise FrameError(f"worker {worker} sent a hash of version {version}; due: {due[0]}")
-        if found == due[1]:
+        if weight_hash == due[1]:
             return ""
         self._differed[worker] += 1
-        return told(worker, version, self.is_unfit(worker))
+        return note_of(worker, version, self.is_unfit(worker))
 
 
-def told(worker: int, version: int, unfit: bool) -> str:
+def note_of(worker: int, version: int, unfit: bool) -> str:
     """What a person should know of weights that are not the master's."""
     what = (
         f"worker {worker} had other weights than the master after step {version}"

@@ -1,4 +1,4 @@
-"""`atomo.decode` and `atomo.average`: bytes that anybody may have sent, to tensors."""
+"""`atomo.decode` and `atomo.average`: tensors from bytes of an untrusted sender."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, overload

@@ -18,7 +18,7 @@ __all__ = ["Description", "parse_description", "write_description"]
 
 
 class Form(IntFlag):
-    """The byte behind the codec."""
+    """Flags in the byte after the codec."""
 
     SINGLE = 1  # one tensor, not a list of one
     BOUNDED = 2  # a varint follows: vectors of fewer entries are dense; without it the first rule

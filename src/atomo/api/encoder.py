@@ -71,9 +71,10 @@ class Encoder:
 
         Args:
             code: a codec, or its specification.
-            memory: what the worker keeps back: a memory, its specification, or "auto", which is
-                `default_memory` of the codec and the momentum.
-            momentum: what a memory that is given by name applies, and the optimiser then must not.
+            memory: a memory, its specification, or "auto" for `default_memory` of the codec and
+                the momentum.
+            momentum: the momentum of a memory that is given by name; the optimiser must then not
+                apply it.
             rank: of this worker: workers of different ranks round and sample differently.
             seed: the same on all workers, so that those codecs agree whose draws are shared.
             compression: blosc's settings for the sections.
@@ -163,7 +164,7 @@ class Encoder:
         return self._plan
 
     def _check_shapes(self, batch: Mapping[str, Tensor]) -> None:
-        """Raises CodecError where what is kept of a name is of another shape."""
+        """Raises CodecError if the memory holds a tensor of another shape under the same name."""
         for name, tensor in batch.items() if self.memory.vectors else ():
             known = self._shapes.setdefault(name, tensor.shape)
             if known != tensor.shape:

@@ -1,9 +1,9 @@
 """Limits on the memory and the work that `atomo.decode` spends on an untrusted frame.
 
-A frame of a hundred bytes may rightly stand for millions of entries: that of a gradient of zeros
-does. So what may be allocated is the caller's to say, and work is bounded by that and by the bytes
-that came. Every frame that `atomo.encode` makes of tensors within the limits is within them, but
-for those with hundreds of atoms of a large matrix that blosc made much smaller still.
+A frame of a hundred bytes may be a valid frame of millions of entries, for example of zeros. So the
+caller limits the allocated memory, and the work is bounded by that limit and by the received bytes.
+Every frame that `atomo.encode` makes of tensors within the limits is accepted, except frames with
+hundreds of atoms of a large matrix that blosc made much smaller still.
 """
 
 from collections.abc import Iterable

@@ -10,19 +10,19 @@ __all__ = ["as_codec_error", "check_known", "check_ratio", "require_finite"]
 
 
 def check_known(codec: str, name: str, value: str, known: Iterable[str]) -> None:
-    """Raises ConfigError where a setting has none of the values that it may have."""
+    """Raises ConfigError unless a setting has one of the known values."""
     if value not in known:
         raise ConfigError(f"{codec}: {name} must be one of {', '.join(known)}; got {value!r}")
 
 
 def check_ratio(codec: str, ratio: float) -> None:
-    """Raises ConfigError where `ratio` is no share of the entries."""
+    """Raises ConfigError unless `ratio` is above 0 and at most 1."""
     if not 0 < ratio <= 1:
         raise ConfigError(f"{codec}: ratio must be above 0 and at most 1, got {ratio}")
 
 
 def require_finite(codec: str, finite: bool) -> None:
-    """Raises CodecError where what was made of a gradient is not `finite`."""
+    """Raises CodecError unless the encoded gradient is `finite`."""
     if not finite:
         raise CodecError(f"{codec}: the gradient holds NaN or infinity")
 

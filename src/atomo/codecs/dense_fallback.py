@@ -1,12 +1,11 @@
 """Rule for parameters that travel dense under any codec: small vectors, where a codec saves nothing
 and costs accuracy.
 
-Biases and the scales and shifts of norms steer every entry of what they are added to or multiplied
-with, so that an error in one of them is an error in a whole channel, and a layer has so few of them
-that they hardly count: 0.04 % of ResNet18's entries. They are vectors, and the longest of the
-networks here have 4096 entries; whatever has two dimensions or more is a layer, of which the
-smallest have some hundred entries. A vector that is longer is no bias but a gradient that somebody
-flattened, and sending that dense would undo what a codec is for.
+A bias, or the scale or shift of a norm, changes a whole channel, so that an error in one entry is
+an error in the whole channel. These parameters are few: 0.04 % of ResNet18's entries. They are
+vectors, and the longest in the networks here has 4096 entries. A parameter with two or more
+dimensions is a layer; the smallest have some hundred entries. A longer vector is a flattened
+gradient, and must be compressed.
 """
 
 from __future__ import annotations

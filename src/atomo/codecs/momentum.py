@@ -1,4 +1,6 @@
-"""The momentum that a memory applies before a codec selects, for those that do both in one pass.
+"""Momentum that a memory applies before a codec selects entries.
+
+The codec receives it, so that it may apply the momentum and select in one pass over memory.
 
 Lin et al., "Deep Gradient Compression", ICLR 2018, sections 3.1 to 3.3.
 """
@@ -15,7 +17,9 @@ __all__ = ["MomentumState"]
 
 @dataclass(frozen=True)
 class MomentumState:
-    """u = m u + g, by which what waits to be sent grows; Nesterov: u = m (u + g), and by u + g."""
+    """Update rule u = m u + g, which is added to v, the unsent part. Nesterov: u = m (u + g), and
+    u + g is added to v.
+    """
 
     velocity: Float[torch.Tensor, "..."]
     """u, of the gradient's shape; changed in place."""
@@ -23,14 +27,14 @@ class MomentumState:
     """m; higher => longer memory of past gradients."""
     nesterov: bool
     masking: bool
-    """True if entries that were sent lose the part of u that would arrive late."""
+    """True if sent entries lose the part of u that would arrive late."""
 
     def grow(self, gradient: Float[torch.Tensor, "*s"]) -> Float[torch.Tensor, "*s"]:
-        """Brings u up to date, and returns what v is to grow by; the gradient is used up."""
+        """Updates u, and returns the vector to add to v. Overwrites the gradient."""
         if self.nesterov:
             self.velocity.add_(gradient).mul_(self.factor)
             return gradient.float().add_(self.velocity)  # in place unless it is in half precision
-        # In one pass over memory, as mul_ and add_ would not be.
+        # One pass over memory; mul_ and add_ would be two.
         return torch.add(gradient, self.velocity, alpha=self.factor, out=self.velocity)
 
     def in_time(
@@ -43,11 +47,6 @@ class MomentumState:
         already taken. The new part is not late: clearing its momentum too would leave no momentum
         at all. If nothing waits, u is unchanged, as in SGD on the average. This extends the paper,
         whose codecs leave most entries unsent.
-
-        What waits is sent late, and momentum would push once more where it went. What has just
-        come is not: to clear its momentum too would leave none at all. Where nothing waits, u is
-        what it would be after the average, as in SGD. This extends the paper, whose codecs leave
-        most entries unsent.
         """
         share = torch.add(grown.abs(), waiting.abs())
         torch.div(grown.abs(), share, out=share)

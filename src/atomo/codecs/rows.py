@@ -1,6 +1,6 @@
-"""The gradient of an embedding: a matrix of which a batch touches some rows and leaves others zero.
+"""Gradient of an embedding: a matrix of which a batch touches few rows; the others are zero.
 
-What is done to it costs what was touched, not what there is.
+The cost of each operation grows with the touched rows, and not with the matrix.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def parse_codec(text: str, codecs: Mapping[str, type[Codec[Any]]]) -> Codec[Any]
             these settings.
     """
     if unbalanced(text) and (called := NAME.match(text)):
-        codec_named(called[1], codecs)  # who misspells a name is told of that, not of the bracket
+        codec_named(called[1], codecs)  # a misspelt name is reported before the bracket
     return build(read(text), codecs, text)
 
 
@@ -66,7 +66,8 @@ def codec_named(name: str, codecs: Mapping[str, type[Codec[Any]]]) -> type[Codec
     """Returns the codec class with this name.
 
     Raises:
-        ConfigError: no codec has it; where it is a method of several rounds, says who takes it.
+        ConfigError: no codec has this name. For a method of several rounds the message says which
+            functions accept it.
     """
     known = resolve("codec", name, [*codecs, *IN_ROUNDS])
     if known in IN_ROUNDS:

@@ -40,7 +40,7 @@ class Slot:
 
     @property
     def stop(self) -> int:
-        """The entry behind its last."""
+        """The index after the last entry."""
         return self.start + self.shape.numel()
 
 
@@ -62,7 +62,7 @@ class Part:
 
     @property
     def stop(self) -> int:
-        """The entry behind the last."""
+        """The index after the last entry."""
         return self.slots[-1].stop
 
     @cached_property
@@ -134,13 +134,13 @@ def plan(
 ) -> tuple[Bucket, ...]:
     """Divides `parameters` (in forward order) into buckets, in the order of the backward pass.
 
-    Where a parameter lies depends on the grouping alone, and on no codec.
+    The place of a parameter depends on the grouping alone, and not on codecs.
 
     Args:
         parameters: names and shapes.
-        codec: of all that has none of its own.
-        grouping: which of them share a bucket.
-        by_name: who has one of its own.
+        codec: the codec of all parameters that are not in `by_name`.
+        grouping: the rule that assigns parameters to buckets.
+        by_name: codecs of single parameters.
 
     Raises:
         ConfigError: a bucket has more than `MOST` entries, all of one parameter or of several.

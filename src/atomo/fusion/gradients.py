@@ -1,4 +1,4 @@
-"""The flat gradients of a model's buckets, and who is told when one of them is complete."""
+"""The flat gradients of a model's buckets, and the call when a bucket is complete."""
 
 from collections.abc import Callable, Sequence
 from typing import final
@@ -20,11 +20,11 @@ Ready = Callable[[Bucket, Float[Tensor, " n"]], None]
 
 @final
 class Gradients:
-    """Lets autograd write straight into flat buffers, one a bucket.
+    """Flat buffers, one for each bucket, that autograd writes into.
 
-    `ready` is called during the backward pass, with each bucket as soon as its last gradient is
-    there, so that encoding and sending overlap what is still computed. It may change the flat
-    gradient in place.
+    `ready` is called during the backward pass, with each bucket once its last gradient is complete,
+    so that encoding and sending overlap the rest of the pass. It may change the flat gradient in
+    place.
     """
 
     def __init__(
@@ -35,16 +35,15 @@ class Gradients:
         rows: dict[str, RowGradient] | None = None,
         apart: frozenset[str] = frozenset(),
     ) -> None:
-        """Gradients of a model.
+        """Allocates the buffers, and registers hooks at the parameters.
 
         Args:
-            model: whose parameters get them.
-            buckets: how they are laid out.
-            ready: takes each bucket.
-            rows: where the gradients of `apart` are put.
-            apart: parameters whose gradients autograd makes of rows. Those do not go into the flat
-                buffers, in which their places are never touched: memory that nobody touches is
-                none.
+            model: the model whose parameters receive the gradients.
+            buckets: the layout of the flat buffers.
+            ready: called with each complete bucket and its flat gradient.
+            rows: receives the gradients of `apart`.
+            apart: parameters with row gradients. These are not written into the flat buffers, whose
+                pages at their places are never touched, and therefore take no memory.
         """
         self._parameters = dict(model.named_parameters())
         device = next(iter(self._parameters.values())).device
@@ -66,9 +65,7 @@ class Gradients:
                 self._hooks.append(hook)
 
     def begin(self, passes: int = 1) -> None:
-        """Clears the gradients, which so many backward passes add up; a bucket is complete when the
-        last of them has been there.
-        """
+        """Clears the gradients. A bucket is complete after `passes` backward passes."""
         for part in self._dense:
             part.zero_()
         for name in self._apart:

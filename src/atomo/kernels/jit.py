@@ -30,10 +30,11 @@ def jit_sum(loop: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Lazy(ABC):
-    """Something of numba that is not made yet.
+    """Numba function that is compiled at its first call.
 
-    numba and what it needs take a while to import, which only those pay who use it. The first loop
-    called puts what numba made in place of all that its module knows: numba knows no others.
+    The import of numba takes a while, and a process without such calls does not need it. The first
+    call replaces every lazy function that its module knows by the compiled function, because
+    compiled code can only call compiled functions.
     """
 
     module: dict[str, Any]
@@ -79,9 +80,9 @@ class Loop(Lazy):
 
 
 def own_cache() -> bool:
-    """Makes numba keep what it compiles in a folder for temporary files that is this user's alone.
+    """Sets numba's cache to a temporary folder that belongs to this user alone.
 
-    What lies there is run, so it must not be possible for anybody else to have put it there.
+    Files of the cache are executed, so that no other user may be able to write there.
     """
     import numba
 

@@ -38,8 +38,8 @@ def joined(vectors: Sequence[torch.Tensor], device: torch.device) -> list[torch.
 
 
 def room(vectors: Sequence[torch.Tensor], device: torch.device, *size: int) -> torch.Tensor:
-    """Zeros where most copies are least: on the device, if vectors are there, or else on the host,
-    pinned where that lets nobody wait for the copy to the device.
+    """Returns zeros on the device if all vectors are there, or else on the host, in pinned memory
+    where the copy to the device can then be asynchronous.
     """
     there = all(vector.device == device for vector in vectors)
     pinned = uses_pinned_memory(device) and not there

@@ -1,9 +1,9 @@
-"""Room for one frame at a time, kept from frame to frame.
+"""Buffer for one frame at a time, reused for every frame.
 
-Memory that a process asks for anew is mapped and cleared page by page, which for a frame of 45 MB
-takes several times as long as filling it. Sections are copied behind a gap as they are made, so
-that no two tensors' payloads are held at once; what lies before them, whose size depends on theirs,
-is then written into the end of the gap.
+New memory is mapped and cleared page by page, which for a frame of 45 MB takes several times as
+long as filling it. Each section is copied into the buffer once it is encoded, so that no two
+payloads are held at once. A gap before the sections is left for the head, whose size depends on
+the sections; the head is written last, into the end of the gap.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from atomo.wire.frame import ALIGNMENT, FIXED, Header, head_of, sections_of, tab
 
 __all__ = ["FrameBuffer", "longest_head"]
 
-SPARE: Final = 8  # one part in so many, beyond what is needed, whenever there must be more room
+SPARE: Final = 8  # a larger buffer has one part in SPARE more than needed
 
 
 def longest_head(description: bytes, fields: Sequence[Field]) -> int:
@@ -64,7 +64,7 @@ class FrameBuffer:
         return self._room[begin : self._end].data.toreadonly()
 
     def _reserve(self, size: int) -> None:
-        """Makes room for so many bytes."""
+        """Grows the buffer to at least `size` bytes."""
         if size > self._room.size:
             larger = np.empty(size + size // SPARE, np.uint8)
             larger[self._start : self._end] = self._room[self._start : self._end]

@@ -60,7 +60,7 @@ def decompress_into(packed: memoryview, out: Bytes) -> None:
     """
     if len(packed) < HEADER:
         raise FrameError(f"a compressed section of {len(packed)} bytes; at least {HEADER}")
-    # Its header tells blosc how much to write, so it must agree with what there is room for.
+    # The header tells blosc how much to write, so that it must equal the size of `out`.
     size, stored, _ = blosc.get_cbuffer_sizes(bytes(packed[:HEADER]))
     if (size, stored) != (out.size, len(packed)):
         raise FrameError(

@@ -125,7 +125,7 @@ def write_fixed(header: Header, frame: Bytes) -> None:
 def pack_pieces(header: Header, pieces: Iterable[Bytes], size: int) -> Bytes:
     """Packs a frame with one uncompressed section of bytes, which is given in pieces.
 
-    Each is copied once: who makes them one by one needs no room for all of them.
+    Each piece is copied once, so that a caller may produce one piece after the other.
     """
     row = write_row(torch.uint8, (size,), size, False)
     return seal(header, table_of([row], b""), pieces, size)
@@ -221,7 +221,7 @@ def unpack(frame: Bytes, fields: Sequence[Field], most_bytes: int | None = None)
     cursor.take(-cursor.position % ALIGNMENT)
     bodies = [cursor.take(section.stored) for section in table]
     if cursor.position != frame.size:
-        raise FrameError(f"{frame.size - cursor.position} bytes behind the end of the frame")
+        raise FrameError(f"{frame.size - cursor.position} bytes after the end of the frame")
     return [restore(section, body) for section, body in zip(table, bodies, strict=True)]
 
 
@@ -258,10 +258,12 @@ def entries_of(section: Section, body: memoryview) -> NDArray[Any]:
 
 @final
 class Shared:
-    """An array that may only be read, as one that torch takes: nobody here writes to sections."""
+    """Read-only array that claims to be writeable, so that torch accepts it. Sections are never
+    written to.
+    """
 
     def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array  # which must not go before its memory is of no use any more
+        self._array = array  # keeps the memory alive
         address, _ = array.__array_interface__["data"]
         self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
 

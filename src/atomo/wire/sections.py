@@ -1,7 +1,7 @@
-"""The section table of a frame: what each section is, and whether that may be believed.
+"""The section table of a frame: a description of each section, checked before use.
 
-A row is the dtype (its place in DTYPES), how the section is stored (0: as it is, 1: by blosc), the
-number of dimensions, the dimensions, and the bytes stored. A stranger may have written it.
+A row is the dtype (its index in DTYPES), the storage of the section (0: plain, 1: blosc), the
+number of dimensions, the dimensions, and the bytes stored. The sender may be untrusted.
 """
 
 import math

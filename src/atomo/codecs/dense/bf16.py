@@ -34,7 +34,7 @@ class Rounded:
 @final
 @dataclass(frozen=True)
 class BFloat16(Codec[Rounded]):
-    """Rounded to nearest; what would round to infinity is refused."""
+    """Rounds to nearest; refuses entries that would round to infinity."""
 
     id: ClassVar[str] = "bf16"
     default_payload_type: ClassVar[type[Rounded]] = Rounded

@@ -1,7 +1,7 @@
-"""`fp16`: half precision, behind a power of two that brings the largest entry near the top.
+"""`fp16`: half precision, with a scale, a power of two that brings the largest entry near the top.
 
 Gradients are often below 6e-5, the smallest normal float16: a cast alone would lose them. The scale
-costs no precision, and with it neither underflow nor overflow does harm.
+costs no precision, and prevents harm by underflow and overflow.
 
 Law: contraction, and summable in float32; rounding to nearest is biased within a step, so a
 residual memory keeps what it drops. Bits: 16 an entry.

@@ -2,7 +2,7 @@
 
 A gradient has few large entries and many small ones, so per sign the largest 5 % are one cluster,
 and k-means, started by k-means++ (Arthur and Vassilvitskii, SODA 2007), finds the others. On a line
-both are cheap: what is nearest to a centre is a run of the ordered values.
+both are cheap: the entries nearest to a centre are a run of the sorted values.
 """
 
 from __future__ import annotations
@@ -83,9 +83,6 @@ def thresholds_between(
 
     Clusters are ordered by value, the negative clusters first. Unused clusters are outermost,
     behind infinite thresholds.
-
-    Clusters lie by value, the negative ones first. Those that are not used lie outermost, behind
-    infinite thresholds.
     """
     thresholds = torch.full((clusters.MAX_CLUSTERS - 1,), math.inf)
     thresholds[:SIDES] = -math.inf
@@ -125,8 +122,8 @@ def plus_plus(
     """Draws the first centres of k-means++: each with a probability proportional to its squared
     distance.
     """
-    # Far from what is chosen is likely to be chosen, which keeps the expected error within
-    # 8 (ln c + 2) of the least.
+    # Values far from the chosen centres are likely choices. The expected error is therefore within
+    # 8 (ln c + 2) times the least error.
     first = torch.randint(len(values), (1,), generator=generator)
     chosen, distance = values[first], None
     for _ in range(count - 1):

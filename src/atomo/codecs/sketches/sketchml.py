@@ -63,9 +63,9 @@ class Sketched:
 class SketchML(Codec[Sketched]):
     """256 quantiles for each sign, in 8 groups, which bound what a collision costs.
 
-    Bucket ends are rounded to seven bits behind the leading one, so that a table tells an entry's
-    bucket; in long gradients quantiles and means are those of an eighth of the entries. Entries
-    below 2^-133 count as zeros. Gradients on other devices come to the host.
+    Bucket ends are rounded to seven bits after the leading bit, so that a table maps an entry to
+    its bucket. In long gradients, quantiles and means come from an eighth of the entries. Entries
+    below 2^-133 count as zeros. Gradients on other devices are copied to the host.
 
     Raises:
         ConfigError: a setting is out of range.
@@ -170,10 +170,10 @@ class SketchML(Codec[Sketched]):
     def add_held(
         self, payload: Sketched, count: int, held: Float[torch.Tensor, " k"], scale: float
     ) -> None:
-        """Adds the entries that are not zero, which lie together, in place.
+        """Adds the decoded values to the joined non-zero entries, in place.
 
         Raises:
-            ValueError: the payload is not one of so many.
+            ValueError: the payload does not have this number of entries.
         """
         most, cells = quantiles.most_cells(count, self.cells), int(payload.cell_count)
         if not 0 < cells <= most:

@@ -113,7 +113,7 @@ class DGC(Selector):
             # One more than a multiple of 32, as published: layers often have rows of 32 k entries,
             # and a stride with a factor in common would sample some of their columns only.
             stride = math.ceil(n / max(math.ceil(SAMPLED * n), fewest) / 32) * 32 + 1
-            # A start behind the end would sample nothing.
+            # A start after the end would sample nothing.
             start = int(
                 torch.randint(min(stride, n), (), generator=generator, device=generator.device)
             )

@@ -52,7 +52,7 @@ def index_cost(payload: Sparse, most: int, size: int = 1) -> tuple[int, DecodeCo
     adding their values.
 
     Args:
-        payload: of anybody.
+        payload: from an untrusted sender.
         most: indices that are accepted.
         size: values that belong to each.
     """

@@ -1,9 +1,9 @@
-"""Rows: those rows of a matrix that are not zero, exactly or as another codec has them.
+"""Rows: the non-zero rows of a matrix, exact or encoded by another codec.
 
-For embeddings, of which a batch touches few rows: the others cost nothing.
+For embeddings, of which a batch touches few rows: the other rows cost nothing.
 
-Law: lossless, and so unbiased and a contraction, as far as what codes the values is. Bits: 32 for
-each entry of the rows that are there, and b for each of these rows, as in `topk`.
+Law: lossless, and so unbiased and a contraction, as far as the codec of the values is. Bits: 32 for
+each entry of the non-zero rows, and b for each of these rows, as in `topk`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAWS = frozenset({Law.LOSSLESS, Law.UNBIASED, Law.CONTRACTION})
 @final
 @dataclass(frozen=True)
 class Rows(Codec[Sparse]):
-    """All that is not zero, in whole rows: what lies along the first dimension is one."""
+    """All non-zero rows; a row is a slice along the first dimension."""
 
     values: Inner[Codec[Any]] = Inner(DENSE)
     """Codes the rows that are sent, joined."""

@@ -1,8 +1,6 @@
 """Search for large entries in a gradient: whole, with momentum, or only its present rows.
 
 All searches find the same entries in the same order, so that a selector is the same for each.
-
-Each finds the same entries in the same order, so that a selector knows of no difference.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ __all__ = ["MomentumSearch", "RowSearch", "Search", "WholeSearch"]
 
 
 class Search(ABC):
-    """Entries that are found by their magnitude. Abstract; subclasses are final.
+    """Search by magnitude. Abstract; subclasses are final.
 
-    Raises, wherever something is found:
-        ValueError: NaN or infinity was found.
+    Raises, in `above` and `largest`:
+        ValueError: an entry is NaN or infinity.
     """
 
     device: torch.device
@@ -37,13 +35,13 @@ class Search(ABC):
     def above(
         self, low: int, clear: bool = False
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """Indices, increasing, and values of entries whose magnitude has bits >= `low`, at least 1;
-        with `clear` they become zero where they were found.
+        """Returns increasing indices, and values, of the entries whose magnitude has bits >= `low`,
+        at least 1. With `clear` these entries become zero.
         """
 
     @abstractmethod
     def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """Returns the k entries of largest magnitude, or all non-zero ones if they are fewer."""
+        """Returns the k entries of largest magnitude, or all non-zero entries if they are fewer."""
 
     @abstractmethod
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
@@ -52,7 +50,7 @@ class Search(ABC):
 
 @final
 class WholeSearch(Search):
-    """All entries of a vector, and of what is added to it as it is searched for the first time."""
+    """Search in a vector, to which the first search adds another vector."""
 
     def __init__(
         self, entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
@@ -84,8 +82,8 @@ class WholeSearch(Search):
 
 @final
 class MomentumSearch(Search):
-    """All entries of a vector, and of what momentum adds to it as it is searched for the first
-    time; until then nothing changes.
+    """Search in a vector, to which the first search adds the gradient with momentum; until then
+    nothing changes.
     """
 
     def __init__(
@@ -136,7 +134,7 @@ class MomentumSearch(Search):
 
 @final
 class RowSearch(Search):
-    """The rows of a gradient that a batch touched: what is not there is zero, and never found."""
+    """Search in the present rows of a gradient; absent rows are zero, and never found."""
 
     def __init__(self, gradient: RowGradient) -> None:
         self._gradient, self._entries = gradient, gradient.values.view(-1)

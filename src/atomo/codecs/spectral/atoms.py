@@ -45,8 +45,8 @@ def probabilities(
     sizes = coefficients.double().abs()
     if not sizes.numel():
         return sizes
-    # The loop of Algorithm 1 for all i at once. Ascending, what is larger than an entry is what the
-    # loop has made certain when it gets there, and `tails` is the sum of it and all smaller ones.
+    # The loop of Algorithm 1 for all i at once. When the loop reaches an entry, all larger entries
+    # have probability 1; `tails` is the sum of the entry and all smaller ones.
     ascending, _ = sizes.sort()
     # Summed from the small end, so that a long tail is not lost below the rounding of the head.
     tails = ascending.cumsum(-1)

@@ -1,9 +1,9 @@
-"""ATOMO in a basis of cosines: what is smooth along the parameters takes few atoms.
+"""ATOMO in a basis of cosines: a gradient that is smooth along the parameters needs few atoms.
 
 The flat gradient is cut into blocks of a fixed length, the last one filled up with zeros, and each
 block goes through an orthonormal cosine transform (DCT-II). Its coefficients are sampled like the
-entries of `entrywise`. The error in the coefficients is the error in the gradient, less what falls
-on the zeros behind its end: the variance is the closed form of `atoms.variance`, or a little less.
+entries of `entrywise`. The error of the coefficients is the error of the gradient and of the zeros
+after its end: the variance is the closed form of `atoms.variance`, or a little less.
 
 Law: unbiased. Bits: those of `entrywise`.
 

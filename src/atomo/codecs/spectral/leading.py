@@ -1,13 +1,13 @@
-"""The largest atoms of a matrix alone, for who leaves out the rest anyway.
+"""The largest atoms of a matrix, for a selection that sends no others.
 
-What a memory adds to a gradient raises its rank, so that the way of `low_rank` is soon gone, and
-the whole spectrum takes many times what its top does: a few random combinations of the columns,
-turned towards the singular vectors by power iterations (Halko, Martinsson and Tropp, "Finding
-structure with randomness", SIAM Review 2011).
+The residual of a memory raises the rank of a gradient, so that `decompose_low_rank` soon fails. The
+whole spectrum costs many times as much as its top. The top comes from a few random combinations of
+the columns, which power iterations turn towards the singular vectors (Halko, Martinsson and Tropp,
+"Finding structure with randomness", SIAM Review 2011).
 
-The atoms (G v_i) v_i^T of any orthonormal v_i are orthogonal, so that sending them comes closer to
-G by exactly the sum of their ||G v_i||^2, and what vectors that are nearly singular miss waits in
-the memory as all else does.
+The atoms (G v_i) v_i^T of any orthonormal v_i are orthogonal, so that sending them reduces the
+squared error by exactly the sum of ||G v_i||^2. The part that approximate singular vectors miss
+stays in the memory, as all unsent parts do.
 """
 
 from __future__ import annotations
@@ -82,6 +82,6 @@ def directions(
         probe = matrix.T @ orthonormal(matrix @ probe)
         probe = orthonormal(probe)
     spanned = matrix.T @ orthonormal(matrix @ probe)
-    # NaN would raise; whoever has some is told so elsewhere.
+    # The decomposition raises on NaN; another check reports NaN to the caller.
     vectors: torch.Tensor = torch.linalg.svd(spanned.nan_to_num(0.0), full_matrices=False).U
     return vectors

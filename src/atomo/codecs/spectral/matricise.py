@@ -9,8 +9,8 @@ The weight of a convolution, (a, b, kh, kw) with k = kh * kw > 1, has two natura
 A matrix is read as it is, and so is a convolution with k = 1. Any other number of dimensions goes
 like a convolution, k being the product of all sizes after the second.
 
-A vector, such as a gradient that somebody flattened, is folded: its entries fill the rows of a
-matrix as near to a square as they go, where an atom takes the fewest numbers. Zeros fill up the
+A vector, such as a flattened gradient, is folded: its entries fill the rows of a matrix that is as
+near to a square as possible, because an atom of a square has the fewest numbers. Zeros fill up the
 last rows.
 """
 

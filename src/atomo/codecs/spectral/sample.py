@@ -102,7 +102,8 @@ def read_sample(
     """Reads the indices and the coefficients of a sample, on the CPU.
 
     Raises:
-        CodecError: it is none of so many, or of a gradient with another number of entries.
+        CodecError: the payload is malformed, or belongs to a gradient with another number of
+            entries.
     """
     claimed, *counts = payload.counts.tolist() or [-1]
     sizes = len(payload.signs), len(payload.magnitude), len(payload.values)

@@ -1,10 +1,10 @@
 """Orthogonal atoms of a matrix, as close to its singular vectors as is cheap.
 
 For any orthonormal basis v_1 .. v_n of R^n, the atoms (G v_i) v_i^T of an m x n matrix G are
-orthogonal to each other and sum to G. So whatever the basis, sampling these atoms with
-c_i = ||G v_i|| is unbiased and its variance is exactly the closed form of `atoms.variance`. The
-singular vectors only make that variance least, so they may be approximate; what must be accurate is
-that the basis is orthonormal. Hence no singular value decomposition is needed:
+orthogonal to each other and sum to G. For every such basis, sampling these atoms with
+c_i = ||G v_i|| is unbiased, and the variance is exactly the closed form of `atoms.variance`. The
+singular vectors only minimise that variance, so that they may be approximate; the basis alone must
+be orthonormal to full accuracy. Hence no singular value decomposition is needed:
 
 * A matrix of low rank, as linear layers have: see `decompose_low_rank`.
 * n <= EXACT: the eigenvectors of the n x n Gram matrix, one pass over G. Its small eigenvalues
@@ -141,7 +141,7 @@ def top_vectors(
     probe = to_device(probe, matrix.device).to(matrix.dtype)
     for _ in range(1 + POWER_ITERATIONS):
         probe = matrix.T @ orthonormal(matrix @ orthonormal(probe))
-    # NaN would raise; whoever has some is told so elsewhere.
+    # The decomposition raises on NaN; another check reports NaN to the caller.
     vectors: torch.Tensor = torch.linalg.svd(probe.nan_to_num(0.0), full_matrices=False).U
     return vectors
 

@@ -1,8 +1,8 @@
 """Rounding of float32 to 16 bits, with the residual in one pass. The contract of all backends.
 
-Entries are rounded to the nearest, of two as near to the even one, as PyTorch casts them. All
-functions also return the largest magnitude of what was rounded, which is NaN or infinity where one
-is, so that nobody has to look for it before: who was wrong about it starts again.
+Entries are rounded to nearest, ties to even, as PyTorch casts them. All functions also return the
+largest magnitude of the rounded entries, which is NaN or infinity if an entry is. A caller needs no
+pass over the entries in advance: it assumes a magnitude, and repeats the call if it was wrong.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def add_means(
     """Adds `scale` times the mean of its bucket to each entry, in place.
 
     Raises:
-        ValueError: these are not what the functions above make for so many entries; `out` is
-            unchanged.
+        ValueError: the arguments are not results of the functions above for a vector of this size;
+            `out` is unchanged.
     """
     wrong = len(packed) != packed_bytes(len(out)) or len(sizes) != MAX_CLUSTERS
     if wrong or bool((sizes < 1).any()):

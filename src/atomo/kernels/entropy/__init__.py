@@ -68,10 +68,10 @@ def decompress(words: Int32[torch.Tensor, " words"], count: int) -> UInt8[torch.
 def decompress_all(
     words: Sequence[Int32[torch.Tensor, " _"]], count: int, where: torch.device
 ) -> list[UInt8[torch.Tensor, " n"]]:
-    """Decodes several messages on a device, for readers that refuse DAMAGED as a symbol.
+    """Decodes several messages on a device, for readers that refuse DAMAGED_STREAM as a symbol.
 
-    A device may still be reading the streams when this returns. It says that they are damaged by
-    DAMAGED in the place of the first symbol, so that nobody waits for it alone.
+    A device may still be reading the streams when this returns. It marks a damaged stream by
+    DAMAGED_STREAM as the first symbol, so that the host does not wait for a flag.
 
     Raises:
         ValueError: some words are no message of as many symbols.

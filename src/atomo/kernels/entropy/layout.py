@@ -63,7 +63,7 @@ def quarter_of(tokens: int) -> int:
 
 
 def prefers_gaps(counts: Int64[np.ndarray, " 256"]) -> bool:
-    """Returns True if so many bytes are five zeros that gaps are smaller."""
+    """Returns True if enough bytes are five zeros for gaps to be smaller."""
     return bool(counts[ZEROS] > OFTEN * counts.sum())
 
 

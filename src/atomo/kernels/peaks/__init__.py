@@ -1,7 +1,7 @@
 """Tensors joined in one vector, and the largest magnitude of each. The contract of all backends.
 
-Both in one pass over memory: whoever collects a gradient wants to know at once which part of it is
-zero throughout and which is not finite.
+Both take one pass over memory: the caller learns at once which parts of a gradient are all zero,
+and which are not finite.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def join(
         sources: on the device of `out`, of any floating dtype, shape and strides; together of as
             many entries as `out`.
         out: contiguous float32; or of the dtype of all sources, where the scale is 1.
-        scale: what each entry is divided by.
+        scale: the divisor of each entry.
 
     Returns:
         For each source, the bits of the largest magnitude that stands for it in `out`, read as an

@@ -67,7 +67,8 @@ def read_codes(words: Tensor, tables: Tensor, streams: Sequence[Stream], out: Te
 @device_code
 def slot_at(words, table, word, last, place, known):
     """Looks up the bits from `place` on, after the first bit of `word`, in the table."""
-    # Behind the last word it is read again: what takes bits of that is found too long afterwards.
+    # After the last word, the last word is read again: a symbol that uses such bits is found to be
+    # too long afterwards.
     at = word + (place >> 5)
     low = tl.load(words + tl.minimum(at, last), mask=known, other=0).to(tl.uint32, bitcast=True)
     high = tl.load(words + tl.minimum(at + 1, last), mask=known, other=0)

@@ -102,10 +102,11 @@ def add_sketched(
     out: Float[torch.Tensor, " n"],
     scale: float,
 ) -> None:
-    """Adds `scale` times the mean of the bucket that the sketch says to each entry, in place.
+    """Adds `scale` times the mean of the bucket in the sketch to each entry, in place.
 
     Raises:
-        ValueError: these are not what `sketch` makes for so many entries; `out` is unchanged.
+        ValueError: the arguments are not results of `sketch` for a vector of this size; `out` is
+            unchanged.
     """
     if len(packed) != packed_bytes(len(out)) or len(means) != SKETCH_BUCKETS:
         raise ValueError(f"{len(packed)} bytes of groups and {len(means)} means")

@@ -27,7 +27,7 @@ LARGEST = 2**loops.WIDE
 
 
 class NotIndices(ValueError):
-    """Bytes or a number are not those of so many different indices below so many entries."""
+    """Error: bytes or a count do not encode a valid set of indices below the number of entries."""
 
 
 def most_bytes(entries: int, count: int) -> int:

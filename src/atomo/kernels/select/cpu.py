@@ -128,7 +128,7 @@ def find_above(
         if add:
             add_up(part, added[start : start + TILE])
         bits = part.view(np.int32)
-        room = count + TILE <= indices.size  # for the whole tile: nobody asks again within it
+        room = count + TILE <= indices.size  # for the whole tile, so that its loops do not check
         for block in range(0, part.size, LANES):
             lanes = bits[block : block + LANES]
             most = np.int32(0)

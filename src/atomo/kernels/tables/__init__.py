@@ -39,11 +39,11 @@ def find_sections(
     """Parses the section tables of frames.
 
     Args:
-        heads: the first bytes of each frame behind its fixed part: all of its table, if it is one.
+        heads: the bytes of each frame after its fixed part, at least the whole of a valid table.
         sizes: the bytes of each frame.
-        expected: what is accepted.
+        expected: the accepted layout.
         fixed: the bytes of the fixed part.
-        gain: the largest size of a section over what is stored of it.
+        gain: the largest ratio of the size of a section to its stored bytes.
     """
     frames, sections = len(heads), len(expected.codes)
     tables = SectionTables(

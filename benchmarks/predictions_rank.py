@@ -39,7 +39,7 @@ from atomo.roles import has_master
 from atomo.training.job import Job, make_job
 from atomo.training.job_probe import JobDryRun
 from atomo.training.master_stepper import MasterStepper
-from atomo.training.replica import Replica
+from atomo.training.replica import TrainingReplica
 from atomo.training.worker import Worker
 from atomo.transports import Transport, connect
 
@@ -224,7 +224,7 @@ def settings_of(cell: Cell, ranks: int, **other: Any) -> Settings:
 
 def replicate(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
     """Seconds of each step without a master."""
-    replica = Replica(job, transport, CPU)
+    replica = TrainingReplica(job, transport, CPU)
     taken = [replica.take_step() for _ in range(job.last_step)]
     reports = [one.report for one in taken[WARM_UP:]]
     mine = [one.exchanged.reports[transport.rank] for one in taken[WARM_UP:]]

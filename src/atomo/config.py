@@ -40,7 +40,7 @@ from atomo.roles import (
     check_memory,
     check_roles,
     check_scales,
-    check_way_down,
+    check_weight_sync,
     fitted_codec,
     has_master,
     survives_worker_loss,
@@ -231,7 +231,7 @@ class Settings:
         check_roles(self.n, self.comm_type, self.num_aggregate)
         check_limits(self.comm_type, self.step_timeout, self.grace, self.num_aggregate)
         check_deaths(self.n, self.comm_type, self.hierarchical, self.min_workers, self.spares)
-        check_way_down(self.comm_type, self.down)
+        check_weight_sync(self.comm_type, self.down)
         check_hierarchy(self.comm_type, self.hierarchical)
         if self.nesterov and not (self.momentum and self.optimizer == "sgd"):
             raise ConfigError("--nesterov needs --optimizer sgd and --momentum above 0")

@@ -19,7 +19,7 @@ __all__ = [
     "check_memory",
     "check_roles",
     "check_scales",
-    "check_way_down",
+    "check_weight_sync",
     "fitted_codec",
     "has_master",
     "own_memory",
@@ -82,7 +82,7 @@ def check_memory(memory: str, comm_type: str) -> None:
         )
 
 
-def check_way_down(comm_type: str, down: str) -> None:
+def check_weight_sync(comm_type: str, down: str) -> None:
     """Raises ConfigError for a way down from a master that there is not."""
     if not has_master(comm_type) and down.lower() != AUTO_DOWNLINK:
         raise ConfigError(

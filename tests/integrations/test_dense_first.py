@@ -8,7 +8,7 @@ from integrations.loops import STEPS, flat, on_ranks, plainly, steps, total
 from torch.optim import SGD
 
 from atomo.errors import CheckpointError, ConfigError
-from atomo.integrations.dense import Dense
+from atomo.integrations.dense import DensePolicy
 
 RANKS = 2
 make = partial(SGD, lr=0.2)
@@ -62,7 +62,7 @@ def test_small_parameters_travel_dense(code):
 )
 @pytest.mark.parametrize("loading", [{}, {"dense_below": 100}, {"dense_steps": 2}])
 def test_a_state_is_loaded_where_the_same_travels_dense(given, loading):
-    saved, new = Dense(**given), Dense(**loading)
+    saved, new = DensePolicy(**given), DensePolicy(**loading)
     if saved == new:
         new.check(saved.state_dict())
         return
@@ -71,8 +71,8 @@ def test_a_state_is_loaded_where_the_same_travels_dense(given, loading):
 
 
 def test_states_of_before_are_those_without():
-    assert Dense().state_dict() == {"format": 1}
-    Dense().check({"format": 1})
+    assert DensePolicy().state_dict() == {"format": 1}
+    DensePolicy().check({"format": 1})
 
 
 def test_a_form_that_was_filled_in_alone_says_that_there_were_some():
@@ -80,10 +80,10 @@ def test_a_form_that_was_filled_in_alone_says_that_there_were_some():
     for.
     """
     with pytest.raises(CheckpointError, match="dense_below not 0, dense_steps not 0, and this one"):
-        Dense().check({"format": 2})
+        DensePolicy().check({"format": 2})
 
 
 @pytest.mark.parametrize("given", [{"dense_below": -1}, {"dense_steps": -2}])
 def test_only_whole_numbers_from_0(given):
     with pytest.raises(ConfigError, match="must be a whole number from 0"):
-        Dense(**given)
+        DensePolicy(**given)

@@ -20,7 +20,7 @@ from atomo.training.checkpoint import Snapshot, finished, load, steps
 from atomo.training.events import Event, Started, StepDone
 from atomo.training.job import make_job
 from atomo.training.rank import make_end
-from atomo.training.replica import Replica
+from atomo.training.replica import TrainingReplica
 from atomo.transports import network
 
 FEW = {"svd", "sketchml", "qsgd", "efsignsgd"}  # a family each, beside those below
@@ -188,15 +188,15 @@ def test_what_it_says_of_itself(tmp_path):
 @pytest.mark.parametrize("odd", [0, 2])
 def test_a_rank_whose_weights_are_others_is_named(odd, tmp_path, monkeypatch):
     monkeypatch.setattr(replicated, "COMPARE_EVERY", 3)
-    step = Replica.take_step
+    step = TrainingReplica.take_step
 
-    def planted(self: Replica, *, ending: str, saving: bool) -> object:
+    def planted(self: TrainingReplica, *, ending: str, saving: bool) -> object:
         taken = step(self, ending=ending, saving=saving)
         if self.step == 2 and self._passes.worker == odd + 1:
             self._passes.weights[7] += 1e-6
         return taken
 
-    monkeypatch.setattr(Replica, "take_step", planted)
+    monkeypatch.setattr(TrainingReplica, "take_step", planted)
     told = rf"at step 3 rank \[{odd}\] has other weights than rank {1 if odd == 0 else 0}"
     with pytest.raises(ReplicasDiffer, match=told):
         run_threads(settings(tmp_path, n=3, network=SMALL, comm_type="Allgather", code="sgd"))

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.integrations.attachment import HookAttachment, warn_of_nothing
-from atomo.integrations.dense import Dense
+from atomo.integrations.dense import DensePolicy
 from atomo.integrations.option_checks import check_accelerator, host_rule
 from atomo.integrations.options import HookOptions
 from atomo.integrations.rank_files import exists, load_ranks, save_rank
@@ -85,7 +85,7 @@ def accelerate_hook(
             DistributedDataParallel, or it has another hook; `prepare` raises as `ddp_hook` does.
     """
     check_accelerator(accelerator, code)
-    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )

@@ -27,7 +27,7 @@ from atomo.errors import CodecError, FrameError
 from atomo.fusion import Bucket
 from atomo.integrations.chunk import Chunk, Codecs, bucket_of, spread, taken, usage_of
 from atomo.integrations.decay import NO_DECAY, Decay
-from atomo.integrations.dense import NEVER, Dense
+from atomo.integrations.dense import NEVER, DensePolicy
 from atomo.integrations.in_flight import InFlight, ScratchSpace
 from atomo.integrations.stats import Stats
 from atomo.memory import Memory
@@ -67,7 +67,7 @@ class Averager:
         dense_first: Encoding,
         *,
         skips: bool,
-        dense: Dense = NEVER,
+        dense: DensePolicy = NEVER,
         decay: Decay = NO_DECAY,
     ) -> None:
         """Makes an averager at step 0.

@@ -17,7 +17,7 @@ from torch import Tensor
 from atomo.errors import CheckpointError
 from atomo.integrations.chunk import Chunk
 
-__all__ = ["BUCKETS", "BucketLayout", "Submission"]
+__all__ = ["BUCKETS", "BucketLayout", "BucketSubmission"]
 
 BUCKETS: Final = "buckets"  # in a state
 EARLY: Final = 2  # steps before DDP has its last buckets
@@ -26,7 +26,7 @@ Names = tuple[str, ...]
 
 @final
 @dataclass(frozen=True)
-class Submission:
+class BucketSubmission:
     """A chunk for an exchange: what `Exchange.submit` takes."""
 
     chunk: Chunk
@@ -53,7 +53,7 @@ class BucketLayout:
 
     def submissions(
         self, chunk: Chunk, last: bool, done: Callable[[], None]
-    ) -> Iterator[Submission]:
+    ) -> Iterator[BucketSubmission]:
         """Yields the chunks to average now that a bucket is complete: most often the bucket itself.
 
         Args:
@@ -64,14 +64,14 @@ class BucketLayout:
         if self._early and self._regrouping is None:
             self._regrouping, self._early = Regrouping(self._wanted), self._early - 1
         if self._regrouping is None:
-            yield self._noted(Submission(chunk, last, done))
+            yield self._noted(BucketSubmission(chunk, last, done))
         else:
             for one in self._regrouping.add(chunk, done):
                 yield self._noted(one)
         if last:
             self._regrouping = None
 
-    def _noted(self, submission: Submission) -> Submission:
+    def _noted(self, submission: BucketSubmission) -> BucketSubmission:
         self._open.append(tuple(submission.chunk.gradients))
         if submission.last:
             self._groups, self._open = self._open, []
@@ -120,14 +120,14 @@ class Regrouping:
         self._buckets: dict[str, Countdown] = {}  # of each of these
         self._number = 0
 
-    def add(self, chunk: Chunk, done: Callable[[], None]) -> Iterator[Submission]:
+    def add(self, chunk: Chunk, done: Callable[[], None]) -> Iterator[BucketSubmission]:
         """Takes a bucket in; the groups that are complete with it."""
         self._gradients |= chunk.gradients
         self._buckets |= dict.fromkeys(chunk.gradients, Countdown(len(chunk.gradients), done))
         while self._groups and all(name in self._gradients for name in self._groups[0]):
             yield self._group(self._groups.pop(0), chunk)
 
-    def _group(self, names: Names, bucket: Chunk) -> Submission:
+    def _group(self, names: Names, bucket: Chunk) -> BucketSubmission:
         gradients = {name: self._gradients.pop(name) for name in names}
         buckets = [self._buckets.pop(name) for name in names]
         whole = bucket.whole if names == tuple(bucket.gradients) else None
@@ -137,7 +137,7 @@ class Regrouping:
             for one in buckets:
                 one.count()
 
-        return Submission(Chunk(number, gradients, whole), not self._groups, done)
+        return BucketSubmission(Chunk(number, gradients, whole), not self._groups, done)
 
 
 @final

@@ -21,7 +21,7 @@ from atomo.integrations.adam import warn_of_adam
 from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
-from atomo.integrations.dense import Dense
+from atomo.integrations.dense import DensePolicy
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.integrations.meeting import SOON_S
@@ -135,7 +135,7 @@ def ddp_hook(
     check_model(ddp, code)
     check_scaler(scaler)
     skips = scaler is not None and scaler.is_enabled()
-    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )

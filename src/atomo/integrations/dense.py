@@ -13,7 +13,7 @@ from torch import Tensor
 from atomo.codecs.by_name import ByName, dense_below
 from atomo.errors import CheckpointError, ConfigError
 
-__all__ = ["NEVER", "Dense"]
+__all__ = ["NEVER", "DensePolicy"]
 
 FORMAT: Final = 1  # of a state that says nothing of it
 WITH_DENSE: Final = 2
@@ -21,7 +21,7 @@ WITH_DENSE: Final = 2
 
 @final
 @dataclass(frozen=True)
-class Dense:
+class DensePolicy:
     """The same on all ranks, and to the end of a run."""
 
     dense_below: int = 0
@@ -68,4 +68,4 @@ class Dense:
         return f"dense below {self.dense_below} and for {self.dense_steps} steps"
 
 
-NEVER: Final = Dense()
+NEVER: Final = DensePolicy()

@@ -19,7 +19,7 @@ from atomo.integrations.averager import Averager
 from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Chunk, bucket_of
 from atomo.integrations.host_averager import HostAverager
-from atomo.integrations.intra_host_group import IntraHostGroup
+from atomo.integrations.intra_host_group import HookHostGroup
 from atomo.integrations.memories import add_up, blank, claimed, filled
 from atomo.integrations.memory_owner import MemoryOwner
 from atomo.integrations.noise_meter import NoiseMeter
@@ -115,7 +115,7 @@ class Exchange:
         averager: Averager,
         parameters: Mapping[str, Tensor],
         owner: MemoryOwner,
-        inside: IntraHostGroup | None = None,
+        inside: HookHostGroup | None = None,
         layout: BucketLayout | None = None,
         about: str = "",
         meter: NoiseMeter | None = None,

@@ -18,7 +18,7 @@ from atomo.integrations.chunk import Chunk
 from atomo.integrations.collective import TorchCollective
 from atomo.integrations.ddp import ADVICE
 from atomo.integrations.decay import local
-from atomo.integrations.dense import Dense
+from atomo.integrations.dense import DensePolicy
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.fsdp_checks import check_choice, check_meshes, sharded_parameters
 from atomo.integrations.fsdp_shards import cut_up, sharded_modules, shards_of
@@ -105,7 +105,7 @@ def fsdp_hook(
     """
     check_sharded(model, code)
     check_timeout(timeout_s)
-    dense = Dense(dense_below, dense_steps)
+    dense = DensePolicy(dense_below, dense_steps)
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )

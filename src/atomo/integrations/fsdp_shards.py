@@ -14,12 +14,12 @@ from torch.distributed.fsdp import FSDPModule
 
 from atomo.errors import ConfigError
 
-__all__ = ["Shard", "cut_up", "sharded_modules", "shards_of"]
+__all__ = ["ParameterShard", "cut_up", "sharded_modules", "shards_of"]
 
 
 @final
 @dataclass(frozen=True)
-class Shard:
+class ParameterShard:
     """One parameter's rows on this rank."""
 
     name: str
@@ -56,7 +56,7 @@ def groups_of(module: FSDPModule) -> list[Any]:
     return [group for group in groups if group is not None]
 
 
-def shards_of(module: FSDPModule, names: Mapping[Tensor, str]) -> list[Shard]:
+def shards_of(module: FSDPModule, names: Mapping[Tensor, str]) -> list[ParameterShard]:
     """Lists the shards that a module's reduce-scatter leaves here, in order.
 
     Args:
@@ -74,7 +74,7 @@ def shards_of(module: FSDPModule, names: Mapping[Tensor, str]) -> list[Shard]:
     return [shard_of(one, names) for one in records if one.sharded_param.requires_grad]
 
 
-def shard_of(record: Any, names: Mapping[Tensor, str]) -> Shard:
+def shard_of(record: Any, names: Mapping[Tensor, str]) -> ParameterShard:
     """Reads one of FSDP2's records of a parameter."""
     name = names.get(record.sharded_param)
     if name is None:
@@ -84,10 +84,10 @@ def shard_of(record: Any, names: Mapping[Tensor, str]) -> Shard:
             "gradient stays as it is"
         )
     room = record.padded_sharded_param_size.numel()
-    return Shard(name, record.sharded_size, room)
+    return ParameterShard(name, record.sharded_size, room)
 
 
-def cut_up(reduced: Float[Tensor, " n"], shards: list[Shard]) -> dict[str, Tensor]:
+def cut_up(reduced: Float[Tensor, " n"], shards: list[ParameterShard]) -> dict[str, Tensor]:
     """Returns views of the gradients in a flat tensor; none of parameters without rows here.
 
     Raises:
@@ -103,7 +103,9 @@ def cut_up(reduced: Float[Tensor, " n"], shards: list[Shard]) -> dict[str, Tenso
     return dict(places(reduced, shards))
 
 
-def places(reduced: Float[Tensor, " n"], shards: list[Shard]) -> Iterator[tuple[str, Tensor]]:
+def places(
+    reduced: Float[Tensor, " n"], shards: list[ParameterShard]
+) -> Iterator[tuple[str, Tensor]]:
     """Yields each gradient that has entries here."""
     start = 0
     for shard in shards:

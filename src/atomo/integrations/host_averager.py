@@ -12,7 +12,7 @@ from atomo.errors import TransportError
 from atomo.integrations.averager import Averager, RunInExchange
 from atomo.integrations.chunk import Chunk
 from atomo.integrations.in_flight import InFlight, ScratchSpace
-from atomo.integrations.intra_host_group import IntraHostGroup
+from atomo.integrations.intra_host_group import HookHostGroup
 
 __all__ = ["Carried", "HostAverager"]
 
@@ -43,7 +43,7 @@ class HostAverager:
     wrong at the first rank, it says so to the others, which raise the same.
     """
 
-    def __init__(self, averager: Averager, inside: IntraHostGroup) -> None:
+    def __init__(self, averager: Averager, inside: HookHostGroup) -> None:
         """Makes an averager at step 0.
 
         Args:

@@ -25,7 +25,7 @@ from atomo.errors import (
     TransportError,
 )
 
-__all__ = ["IntraHostGroup", "enter"]
+__all__ = ["HookHostGroup", "enter"]
 
 NOTHING: Final = np.zeros(1, np.uint8)  # no message is empty
 MADE: Final = (AtomoError, CodecError, ConfigError, DeadlineExpired, Diverged, FrameError)
@@ -36,7 +36,7 @@ KINDS: Final[Mapping[str, type[AtomoError]]] = MappingProxyType(
 
 
 @final
-class IntraHostGroup:
+class HookHostGroup:
     """The ranks of this one's host, over a group for the way up and one for the way down.
 
     Each has one thread: a sum need not wait for the mean of the bucket before.
@@ -87,11 +87,11 @@ def spelled(wrong: BaseException) -> str:
     return f"{next(iter(kinds), AtomoError.__name__)}: {said}"
 
 
-def enter(hosts: Hosts, everyone: Collective) -> tuple[IntraHostGroup, Collective]:
+def enter(hosts: Hosts, everyone: Collective) -> tuple[HookHostGroup, Collective]:
     """Makes this rank's host, and the collective between hosts; all ranks call it together."""
     beside = hosts.ranks_beside(everyone.rank)
     up, down = (everyone.part(beside, one_host=True) for _ in range(2))
     # Only the first rail is used, but every rank must make as many groups.
     rail = sorted(hosts.rail(up.rank)) if up.rank < hosts.rails else [everyone.rank]
     between = everyone.part(rail, one_host=False)
-    return IntraHostGroup(up, down, hosts.count / everyone.size), between
+    return HookHostGroup(up, down, hosts.count / everyone.size), between

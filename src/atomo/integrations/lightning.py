@@ -11,7 +11,7 @@ from atomo.codecs import Codec
 from atomo.distribution import install_command
 from atomo.errors import ConfigError
 from atomo.integrations.attachment import HookAttachment, warn_of_nothing
-from atomo.integrations.dense import Dense
+from atomo.integrations.dense import DensePolicy
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.option_checks import check_callback, host_rule
 from atomo.integrations.options import HookOptions
@@ -81,7 +81,7 @@ def lightning_callback(
         ConfigError: Lightning is not installed.
     """
     check_callback(code)
-    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )

@@ -16,7 +16,7 @@ from atomo.fusion import plan
 from atomo.grouping import megabytes
 from atomo.integrations.adam import PlainStep, move_adam
 from atomo.integrations.chunk import Chunk
-from atomo.integrations.dense import Dense
+from atomo.integrations.dense import DensePolicy
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.integrations.job import join_job
@@ -123,7 +123,7 @@ def wrap_optimizer(
     for owners in (OPTIMIZERS, HOOKS):
         owners.check_free(parameters.values())
     skips = scaler is not None and scaler.is_enabled()
-    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
     choice = HookOptions(
         **coded,

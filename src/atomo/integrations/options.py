@@ -21,7 +21,7 @@ from atomo.integrations.bucket_layout import BucketLayout
 from atomo.integrations.chunk import Codecs
 from atomo.integrations.code_spec import CodeSpec, parse_code, reduction_of
 from atomo.integrations.decay import NO_DECAY, Decay
-from atomo.integrations.dense import NEVER, Dense
+from atomo.integrations.dense import NEVER, DensePolicy
 from atomo.integrations.exchange import Exchange
 from atomo.integrations.intra_host_group import enter
 from atomo.integrations.memory_owner import owner_of
@@ -58,7 +58,7 @@ class HookOptions:
     seed: int = 0
     compression: Compression | None = None
     skips: bool = False
-    dense: Dense = NEVER
+    dense: DensePolicy = NEVER
     hierarchical: str = FLAT
     """Which ranks count as one host, as `canonical_hierarchy` spells it."""
     schedule: str = ""

@@ -8,7 +8,7 @@ from atomo.codecs import Codec
 from atomo.errors import CheckpointError
 from atomo.integrations.accelerate import attach_to, load_folder, save_folder
 from atomo.integrations.attachment import HookAttachment
-from atomo.integrations.dense import Dense
+from atomo.integrations.dense import DensePolicy
 from atomo.integrations.option_checks import check_trainer, host_rule
 from atomo.integrations.options import HookOptions
 from atomo.integrations.recipe_coding import coding
@@ -77,7 +77,7 @@ def trainer_hook(
         ConfigError: as of `accelerate_hook`.
     """
     check_trainer(trainer, code)
-    dense, hosts = Dense(dense_below, dense_steps), host_rule(hierarchical)
+    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )

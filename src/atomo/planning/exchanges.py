@@ -15,7 +15,7 @@ import numpy as np
 
 from atomo.comm_types import PARAMETER_SERVER, REDUCTIONS
 
-__all__ = ["EXCHANGES", "Exchange", "Link"]
+__all__ = ["EXCHANGES", "ExchangePattern", "Link"]
 
 
 @final
@@ -57,7 +57,7 @@ class Link:
 
 @final
 @dataclass(frozen=True)
-class Exchange:
+class ExchangePattern:
     """Traffic of one communicator among a number of workers."""
 
     crossings: int | float
@@ -74,16 +74,16 @@ class Exchange:
     """
 
 
-def allgather(workers: int, per_host: int = 1) -> Exchange:
+def allgather(workers: int, per_host: int = 1) -> ExchangePattern:
     """Returns the traffic where each worker sends its message to every other."""
-    return Exchange(per_host * remote_workers(workers, per_host), 1, workers)
+    return ExchangePattern(per_host * remote_workers(workers, per_host), 1, workers)
 
 
-def allreduce(workers: int, per_host: int = 1) -> Exchange:
+def allreduce(workers: int, per_host: int = 1) -> ExchangePattern:
     """Returns the traffic where each worker sums its part of all messages, and sends the sum to
     all.
     """
-    return Exchange(2 * per_host * remote_workers(workers, per_host) / workers, 2, 1)
+    return ExchangePattern(2 * per_host * remote_workers(workers, per_host) / workers, 2, 1)
 
 
 def remote_workers(workers: int, per_host: int) -> int:
@@ -91,13 +91,13 @@ def remote_workers(workers: int, per_host: int) -> int:
     return max(workers - per_host, 0)
 
 
-def parameter_server(workers: int, per_host: int = 1) -> Exchange:
+def parameter_server(workers: int, per_host: int = 1) -> ExchangePattern:
     """Returns the traffic where all workers send to a master, which has a host of its own."""
     del per_host
-    return Exchange(workers, 1, workers, serves=True, encodes_inline=True)
+    return ExchangePattern(workers, 1, workers, serves=True, encodes_inline=True)
 
 
-EXCHANGES: Final[Mapping[str, Callable[[int, int], Exchange]]] = MappingProxyType(
+EXCHANGES: Final[Mapping[str, Callable[[int, int], ExchangePattern]]] = MappingProxyType(
     {
         PARAMETER_SERVER: parameter_server,
         **{name: allgather if kind.gathers else allreduce for name, kind in REDUCTIONS.items()},

@@ -13,7 +13,7 @@ from atomo.fusion.flow import Flow, Times
 from atomo.fusion.partition import best_partition
 from atomo.grouping import Grouping
 from atomo.planning.costs import Cost, Costs
-from atomo.planning.exchanges import EXCHANGES, Exchange, Link
+from atomo.planning.exchanges import EXCHANGES, ExchangePattern, Link
 from atomo.planning.profile import Profile
 from atomo.planning.rails import HIERARCHICAL, flat_name, rails_done_s
 
@@ -154,7 +154,7 @@ def finish_s(scenario: Scenario, communicator: str, flow: Flow, cuts: Sequence[i
     return max(flow.done(cuts), flow.worked(cuts))
 
 
-def exchange_of(scenario: Scenario, communicator: str) -> Exchange:
+def exchange_of(scenario: Scenario, communicator: str) -> ExchangePattern:
     """Returns the traffic of a communicator."""
     if communicator.startswith(HIERARCHICAL):
         return EXCHANGES[flat_name(communicator)](-(-scenario.workers // scenario.per_host), 1)

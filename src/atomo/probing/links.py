@@ -20,7 +20,7 @@ from atomo.codecs import make_codec
 from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER
 from atomo.communicators.collective import Addend, Collective
 from atomo.planning import EXCHANGES, Costs, Link
-from atomo.planning.exchanges import Exchange
+from atomo.planning.exchanges import ExchangePattern
 from atomo.planning.prediction import HALF
 from atomo.probing.timer import SynchronizedTimer
 from atomo.transports import Transport
@@ -115,7 +115,7 @@ class LinkTimer:
     under_way: int
     most_bytes: int
 
-    def link(self, exchange: Exchange, send: Send) -> Link:
+    def link(self, exchange: ExchangePattern, send: Send) -> Link:
         """Fits a link to the measured times of this communicator's messages."""
         small_s = self._typical_s(send, SMALL_BYTES, self.under_way) / self.under_way
         size = self._large(send)
@@ -145,7 +145,7 @@ class LinkTimer:
         return max(0.0, busy_s - self._typical_s(send, FIRST_BYTES, 1, rest))
 
     def _shorter(
-        self, exchange: Exchange, send: Send, taken_s: dict[int, float]
+        self, exchange: ExchangePattern, send: Send, taken_s: dict[int, float]
     ) -> tuple[tuple[float, float], ...]:
         """Returns the bytes and the bandwidth of shorter messages, and of those timed before.
 

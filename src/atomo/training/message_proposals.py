@@ -22,7 +22,7 @@ from atomo.training.plan_records import job_hash, short_hash
 from atomo.training.plan_trials import PlanCandidate
 
 __all__ = [
-    "UNDER_WAY",
+    "IN_PROGRESS",
     "after_trials",
     "best_messages",
     "costs_of",
@@ -34,7 +34,7 @@ __all__ = [
 
 SEARCHED: Final = "auto"  # the name of the search's own partition among candidates
 OTHERS: Final = (Grouping("one"), Grouping("bytes", 4.0), Grouping("layer"))
-UNDER_WAY: Final = 8  # messages
+IN_PROGRESS: Final = 8  # messages
 ENTRY_BYTES: Final = 4
 
 

@@ -23,7 +23,7 @@ from atomo.training.allowance import TimeLeft
 from atomo.training.job import Job, make_stages
 from atomo.training.master_stepper import MasterStepper
 from atomo.training.plan import Plan, TrialResult
-from atomo.training.replica import Replica
+from atomo.training.replica import TrainingReplica
 from atomo.training.telling import hear, tell
 from atomo.training.worker import Worker
 from atomo.transports import Transport
@@ -226,7 +226,7 @@ def job_of(draft: Job, plan: PlanCandidate) -> Job:
 def step_times(job: Job, transport: Transport, device: torch.device, steps: int) -> Iterator[float]:
     """Yields the seconds of each step of the first rank, or of a rank without a master."""
     if not has_master(job.settings.comm_type):
-        replica = Replica(job, transport, device)
+        replica = TrainingReplica(job, transport, device)
         yield from [replica.take_step().step_s for _ in range(steps)]
         replica.close()
     elif transport.rank:

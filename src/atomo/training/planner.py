@@ -35,7 +35,7 @@ from atomo.training.index import recorded
 from atomo.training.job import Job, make_job, make_stages
 from atomo.training.job_probe import measure_job
 from atomo.training.message_proposals import (
-    UNDER_WAY,
+    IN_PROGRESS,
     after_trials,
     best_messages,
     costs_of,
@@ -262,7 +262,7 @@ def search_messages(draft: Job, group: PlanGroup, done: int) -> MessagePlan | No
             return unmeasured_messages(draft, way, allowance)
     codecs = [*dict.fromkeys([main_codec(draft), *tensor_codecs(draft)])]
     measured = measure_job(
-        draft, group.transport, group.device, codecs, under_way=UNDER_WAY, errors=False
+        draft, group.transport, group.device, codecs, under_way=IN_PROGRESS, errors=False
     )
     costs = costs_of(draft, codecs, measured)
     messages = best_messages(draft, way, measured, costs)

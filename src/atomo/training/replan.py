@@ -21,7 +21,7 @@ from atomo.training.events import ProbedAgain
 from atomo.training.job import Job, make_stages
 from atomo.training.job_probe import JobMeasurements, measure_job
 from atomo.training.message_proposals import (
-    UNDER_WAY,
+    IN_PROGRESS,
     best_messages,
     costs_of,
     main_codec,
@@ -74,7 +74,7 @@ def replan_job(asked: Settings, job: Job, group: PlanGroup, times: StepTimes) ->
     began = time.perf_counter()
     some = families(asked, job.settings.memory) if asked.code == AUTO_CODEC else []
     codecs = [*dict.fromkeys([*codecs_of(some), main_codec(job), *tensor_codecs(job)])]
-    under_way = UNDER_WAY if asked.grouping.searched else 1
+    under_way = IN_PROGRESS if asked.grouping.searched else 1
     measured = measure_job(
         bare_job(job), group.transport, group.device, codecs, under_way=under_way,
         errors=bool(some),

@@ -28,7 +28,7 @@ from atomo.training.weight_average import without_average
 from atomo.training.worker_state import restore, worker_state
 from atomo.transports import Transport
 
-__all__ = ["Replica", "ReplicaStep", "beginnings"]
+__all__ = ["ReplicaStep", "TrainingReplica", "beginnings"]
 
 REASONS: Final = (DONE, DRIFTED, INTERRUPTED)  # in reports as their numbers; the last goes first
 MODEL, OPTIMIZER, WORKER = "model/", "optimizer/", "worker/"  # what names in a state begin with
@@ -59,7 +59,7 @@ class ReplicaStep:
 
 
 @final
-class Replica:
+class TrainingReplica:
     """The training of one rank. Ranks 0..n-1 are the workers 1..n: seeds and images are theirs."""
 
     def __init__(

@@ -17,7 +17,7 @@ from atomo.training.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, St
 from atomo.training.exchange_setup import cautions_of, make_elastic_group
 from atomo.training.job import Job
 from atomo.training.progress import Progress, Step
-from atomo.training.replica import Replica, ReplicaStep, beginnings
+from atomo.training.replica import ReplicaStep, TrainingReplica, beginnings
 from atomo.training.replica_check import check_replicas
 from atomo.training.run_control import NO_CONTROL, RunControl
 from atomo.training.run_recorder import Parts, RunRecorder
@@ -54,7 +54,7 @@ class Replicated:
         self._interrupted, self._timeout_s = interrupted, job.settings.timeout
         self._control, self._drifted = control, False
         self._group = make_elastic_group(job, transport)
-        self._replica = Replica(job, transport, device, self._group)
+        self._replica = TrainingReplica(job, transport, device, self._group)
         self._progress = Progress(job)
         self._lines = WorkerLines(job, transport.rank + 1)
         self._saved = self._compared = 0

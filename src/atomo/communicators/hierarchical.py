@@ -20,13 +20,13 @@ from atomo.communicators.base import Communicator, Exchanged
 from atomo.communicators.busy_intervals import BusyIntervals
 from atomo.communicators.collective import Collective
 from atomo.communicators.intra_host_group import IntraHostGroup
-from atomo.communicators.pipeline import Averaged, Pipeline, Settled
+from atomo.communicators.pipeline import Pipeline, Settled
 from atomo.communicators.report import Report
 from atomo.communicators.reports import tell
 from atomo.communicators.threads import one_thread
 from atomo.fusion import Bucket
 
-__all__ = ["Hierarchical", "HostPlace", "giver"]
+__all__ = ["Hierarchical", "HostPlace", "MeanSender"]
 
 
 @final
@@ -41,9 +41,16 @@ class HostPlace:
     """What a host's sum is multiplied with, so that the mean over hosts is that over ranks."""
 
 
-def giver(inside: IntraHostGroup) -> Averaged:
-    """Returns a function that gives the mean of a bucket to the other ranks of the host."""
-    return lambda bucket, mean: inside.give(mean, told(bucket))
+@final
+@dataclass(frozen=True)
+class MeanSender:
+    """Sends the mean of a bucket to the other ranks of the host."""
+
+    inside: IntraHostGroup
+
+    def __call__(self, bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
+        """Sends it, in the thread that has decoded it."""
+        self.inside.give(mean, label_of(bucket))
 
 
 @final
@@ -56,7 +63,7 @@ class Hierarchical(Communicator):
         Args:
             everyone: all ranks, who tell each other their reports.
             place: of this rank.
-            between: over this rank's rail, with `giver` called for each mean; None: it has none.
+            between: over this rank's rail, with a `MeanSender`; None: it has no rail.
         """
         self._everyone, self._inside, self._place = everyone, place.inside, place
         self._between = between
@@ -95,15 +102,15 @@ class Hierarchical(Communicator):
         for taking in self._taking:
             taking.result()
         wait_s = settled.wait_s + self._inside.up_s + self._inside.down_s - self._before_s
-        told = replace(report, encode_s=settled.encode_s, wait_s=wait_s)
-        reports = tell(self._everyone, self._step, told)
+        full = replace(report, encode_s=settled.encode_s, wait_s=wait_s)
+        reports = tell(self._everyone, self._step, full)
         busy = settled.busy | self._busy
         return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
 
     def _sum(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         rail = self._place.rails[bucket.number]
         with self._busy.busy():
-            self._inside.sum_at(rail, flat, told(bucket))
+            self._inside.sum_at(rail, flat, label_of(bucket))
             if rail != self._inside.rank:
                 return
             if self._place.share != 1:
@@ -113,9 +120,9 @@ class Hierarchical(Communicator):
 
     def _take(self, bucket: Bucket, out: Float[Tensor, " n"]) -> None:
         mean = out[bucket.offset : bucket.offset + bucket.size]
-        self._inside.take(self._place.rails[bucket.number], mean, told(bucket))
+        self._inside.take(self._place.rails[bucket.number], mean, label_of(bucket))
 
 
-def told(bucket: Bucket) -> str:
+def label_of(bucket: Bucket) -> str:
     """Names a bucket in errors. Steps do not overlap: each ends with an exchange of reports."""
     return f"bucket {bucket.number}"

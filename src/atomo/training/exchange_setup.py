@@ -11,7 +11,7 @@ from atomo.codecs.rows import RowGradient
 from atomo.comm_types import REDUCTIONS
 from atomo.communicators import Collective, Communicator, Compressor, Direct, Pipeline, Reduction
 from atomo.communicators.elastic import ElasticCommunicator, ElasticGroup
-from atomo.communicators.hierarchical import Hierarchical, HostPlace, giver
+from atomo.communicators.hierarchical import Hierarchical, HostPlace, MeanSender
 from atomo.communicators.hosts import Hosts, find_hosts, rails_of
 from atomo.communicators.intra_host_group import IntraHostGroup
 from atomo.communicators.pipeline import Averaged
@@ -135,7 +135,7 @@ def inside_out(
         return ExchangeSetup(Hierarchical(everyone, place, None), memory, None, hosts, frozenset())
     rail = Subgroup(transport, hosts.rail(inside.rank), one_host=False)
     collective = Direct(rail, s.timeout)
-    reduction, between = make_pipeline(job, collective, memory, rail.rank, giver(inside))
+    reduction, between = make_pipeline(job, collective, memory, rail.rank, MeanSender(inside))
     communicator = Hierarchical(everyone, place, between)
     compressed = names_in(job, place.rails, inside.rank)
     return ExchangeSetup(communicator, memory, reduction, hosts, compressed)

@@ -84,7 +84,7 @@ def test_it_is_the_paper_s_algorithm():
             sent[part.start : part.stop] = True
             if part.codec.id == "chunktopk":
                 norms = sum(norms_of(whole[part.start : part.stop]) for whole in wholes)
-                count = part.codec.most(part.stop - part.start)
+                count = part.codec.max_count(part.stop - part.start)
                 chosen = norms.sort(descending=True, stable=True).indices[:count]
                 chunk = (torch.arange(ranks.bucket.size) - part.start) // CHUNK
                 sent &= torch.isin(chunk, chosen)

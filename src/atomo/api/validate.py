@@ -128,10 +128,10 @@ def as_frames(frames: object) -> list[Bytes]:
         )
     if not isinstance(frames, Iterable) or isinstance(frames, str | Tensor):
         raise CodecError(f"frames must be a list, a frame of each worker, got {value_text(frames)}")
-    found = [as_frame(frame) for frame in frames]
-    if not found:
+    checked = [as_frame(frame) for frame in frames]
+    if not checked:
         raise CodecError("an average needs at least one frame, got none")
-    return found
+    return checked
 
 
 def seeded(seed: object) -> Generator:
@@ -214,14 +214,14 @@ def as_float32(tensor: Tensor) -> Tensor:
     Raises:
         CodecError: one that is finite is not so in float32.
     """
-    found = tensor.detach().to("cpu", torch.float32)
-    check_reach(tensor, found)
-    return found
+    rounded = tensor.detach().to("cpu", torch.float32)
+    check_reach(tensor, rounded)
+    return rounded
 
 
-def check_reach(tensor: Tensor, found: Tensor) -> None:
+def check_reach(tensor: Tensor, rounded: Tensor) -> None:
     """Raises CodecError where an entry is finite, and is not so as float32."""
-    if tensor.dtype is torch.float64 and bool((found.isinf() & ~tensor.isinf().cpu()).any()):
+    if tensor.dtype is torch.float64 and bool((rounded.isinf() & ~tensor.isinf().cpu()).any()):
         raise CodecError(
             f"an entry of {float(tensor.abs().max()):g} is beyond float32, in which gradients are "
             f"encoded: at most {torch.finfo(torch.float32).max:g}"

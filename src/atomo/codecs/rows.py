@@ -41,15 +41,15 @@ class RowGradient:
     def at(self, positions: Int64[torch.Tensor, " s"]) -> Float[torch.Tensor, " s"]:
         """Returns the entries at increasing positions of the flattened matrix."""
         width = self.shape[1]
-        found = self.values.new_zeros(len(positions))
+        sample = self.values.new_zeros(len(positions))
         starts = torch.searchsorted(positions, self.rows * width)
         counts = torch.searchsorted(positions, (self.rows + 1) * width) - starts
         place = torch.arange(len(self.rows), device=counts.device).repeat_interleave(counts)
         sampled = torch.arange(len(place), device=counts.device)
         sampled += (starts - counts.cumsum(0) + counts).repeat_interleave(counts)
         column = positions[sampled] - self.rows[place] * width
-        found[sampled] = self.values[place, column]
-        return found
+        sample[sampled] = self.values[place, column]
+        return sample
 
     def add_to(self, out: Float[torch.Tensor, "h w"], scale: float = 1.0) -> None:
         """Adds `scale` times the rows to a whole matrix, in place."""

@@ -44,13 +44,13 @@ SEARCHES: Final[Mapping[str, Search]] = MappingProxyType(
 
 def within(cuts: tuple[int, ...], sizes: tuple[int, ...], most: int) -> tuple[int, ...]:
     """Adds cuts to groups with more than `most` of the quantity that `sizes` counts."""
-    found: list[int] = []
+    stops: list[int] = []
     for start, stop in pairwise((0, *cuts)):
         filled = 0
         for tensor in range(start, stop):
             if filled and filled + sizes[tensor] > most:
-                found.append(tensor)
+                stops.append(tensor)
                 filled = 0
             filled += sizes[tensor]
-        found.append(stop)
-    return tuple(found)
+        stops.append(stop)
+    return tuple(stops)

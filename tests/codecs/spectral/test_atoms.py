@@ -5,7 +5,7 @@ import torch
 from draws import seeded
 from torch import Tensor
 
-from atomo.codecs.spectral.atoms import draw_atoms, probabilities, relative_probabilities, variance
+from atomo.codecs.spectral.atoms import probabilities, relative_probabilities, variance
 from atomo.errors import ConfigError
 
 
@@ -124,13 +124,3 @@ def test_relative_probabilities():
 def test_variance_counts_atoms_that_are_never_sent_as_unbounded():
     assert variance(torch.tensor([3.0, 0.0]), torch.tensor([0.25, 0.0])) == 27
     assert variance(torch.tensor([3.0, 1.0]), torch.tensor([0.25, 0.0])) == float("inf")
-
-
-def test_draws_each_atom_with_its_probability_and_may_draw_none():
-    chances = torch.tensor([0.0, 0.1, 0.5, 1.0]).double()
-    generator = seeded(3)
-    draws = torch.stack([draw_atoms(chances, generator) for _ in range(4000)]).double()
-    error = (chances * (1 - chances) / len(draws)).sqrt()
-    assert ((draws.mean(0) - chances).abs() <= 4 * error).all()
-    half = torch.tensor([0.5]).double()
-    assert not all(draw_atoms(half, generator).any() for _ in range(50))

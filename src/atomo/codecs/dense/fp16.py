@@ -115,8 +115,8 @@ def guessed_scale(
 ) -> float:
     """Estimates from a sample a scale that fits all entries, or all sums of two vectors."""
     stride = max(1, len(entries) // SAMPLED)
-    some = entries[::stride] if added is None else entries[::stride] + added[::stride]
-    peak = float(some.abs().max())
+    sample = entries[::stride] if added is None else entries[::stride] + added[::stride]
+    peak = float(sample.abs().max())
     return power_of_two_below(ROOM * peak) if stride > 1 else power_of_two_below(peak)
 
 

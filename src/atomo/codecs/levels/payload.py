@@ -78,9 +78,9 @@ def to_levels(
     # with the same seed, so that levels do not depend on how they are packed.
     for number, form in enumerate(quantise.FORMS):
         if form is quantise.FORMS[-1] or form.base // 2 >= min(most, TAIL * spread * most):
-            found = quantise.quantise(values, norms, bucket, kind, most, form, seed)
-            if found is not None:
-                symbols, escapes = found
+            coded = quantise.quantise(values, norms, bucket, kind, most, form, seed)
+            if coded is not None:
+                symbols, escapes = coded
                 words = entropy.compress(symbols, coding == "entropy", form.base == 3)
                 return Levels(norms, torch.tensor([number], dtype=torch.uint8), words, escapes)
     raise AssertionError("the last form holds any levels")

@@ -115,16 +115,16 @@ class SketchML(Codec[Sketched]):
         place.
         """
         chosen, places = nonzero(values)
-        held = values if chosen is None else values[chosen]
-        table, means = train_buckets(held)
-        head = torch.tensor([len(held), seed])
-        if not len(held):
+        present = values if chosen is None else values[chosen]
+        table, means = train_buckets(present)
+        head = torch.tensor([len(present), seed])
+        if not len(present):
             none = torch.empty(0, dtype=torch.int32)
             return Sketched(head, places, none, none, torch.tensor([0]), means)
-        rest = None if residual is None else held  # which is `residual`, or some of it
-        groups, cells = quantiles.sketch(held, table, self.cells, seed, means, rest)
+        rest = None if residual is None else present  # which is `residual`, or some of it
+        groups, cells = quantiles.sketch(present, table, self.cells, seed, means, rest)
         if residual is not None and chosen is not None:
-            residual[chosen] = held
+            residual[chosen] = present
         packed, count = entropy.compress(groups), torch.tensor([len(cells)])
         return Sketched(head, places, packed, entropy.compress(cells), count, means)
 
@@ -161,14 +161,14 @@ class SketchML(Codec[Sketched]):
             if not count:
                 return
             direct = chosen is None and entries.device.type == "cpu"
-            held = entries if direct else torch.zeros(count)
-            self.add_held(payload, count, held, scale)
+            present = entries if direct else torch.zeros(count)
+            self.add_held(payload, count, present, scale)
             if not direct:
                 where = slice(None) if chosen is None else chosen.to(entries.device)
-                entries[where] += held.to(entries.device)
+                entries[where] += present.to(entries.device)
 
     def add_held(
-        self, payload: Sketched, count: int, held: Float[torch.Tensor, " k"], scale: float
+        self, payload: Sketched, count: int, present: Float[torch.Tensor, " k"], scale: float
     ) -> None:
         """Adds the decoded values to the joined non-zero entries, in place.
 
@@ -184,7 +184,7 @@ class SketchML(Codec[Sketched]):
             self.cells,
             int(payload.head[1]),
             payload.means.cpu(),
-            held,
+            present,
             scale,
         )
 

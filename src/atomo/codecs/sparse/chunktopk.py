@@ -132,10 +132,10 @@ class ChunkTopK(Codec[Sparse]):
         """Returns the indices of the entries of the given chunks; the last chunk may be short."""
         # A chunk longer than the gradient is as long as that: the rest of it is never made.
         offsets = torch.arange(min(self.chunk, entries), device=numbers.device)
-        found = (numbers[:, None] * self.chunk + offsets).view(-1)
-        if entries % self.chunk == 0 or not len(found):  # none is short: no need to look
-            return found
-        return found[: len(found) - max(0, int(found[-1]) + 1 - entries)]
+        indices = (numbers[:, None] * self.chunk + offsets).view(-1)
+        if entries % self.chunk == 0 or not len(indices):  # none is short: no need to look
+            return indices
+        return indices[: len(indices) - max(0, int(indices[-1]) + 1 - entries)]
 
     def chunks(self, entries: int) -> int:
         """Returns the number of chunks."""
@@ -153,8 +153,8 @@ class ChunkTopK(Codec[Sparse]):
 
     def cost(self, payload: Sparse, shape: torch.Size) -> DecodeCost:
         entries = shape.numel()
-        _, found = index_cost(payload, self.max_count(entries), min(self.chunk, entries))
-        return super().cost(payload, shape) + found
+        _, index_part = index_cost(payload, self.max_count(entries), min(self.chunk, entries))
+        return super().cost(payload, shape) + index_part
 
     def add_decoded(
         self, payload: Sparse, out: Float[torch.Tensor, "..."], scale: float = 1.0

@@ -127,15 +127,15 @@ class DGC(Selector):
         """Lowers a threshold that finds too few; of too many it takes the largest."""
         k = self.wanted(len(search))
         bits = max(1, threshold)
-        indices, found = search.above(bits)
+        indices, values = search.above(bits)
         for _ in range(LOWERINGS):
-            if len(found) >= TOO_FEW * k or bits <= 1:
+            if len(values) >= TOO_FEW * k or bits <= 1:
                 break
             bits = max(1, lowered(bits))
-            indices, found = search.above(bits)
-        if len(found) > TOO_MANY * k:
-            return select.first_largest(indices, found, k)
-        return indices, found
+            indices, values = search.above(bits)
+        if len(values) > TOO_MANY * k:
+            return select.first_largest(indices, values, k)
+        return indices, values
 
     def wanted(self, entries: int) -> int:
         """Returns the target number of entries to send."""

@@ -80,12 +80,12 @@ class Dragonn(Selector):
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         whole = len(search) <= self.threshold
         low = 1 if whole else self.sampled_threshold(search, generator)
-        indices, found = search.above(low)
+        indices, values = search.above(low)
         if whole:
-            return indices, found
+            return indices, values
         chosen = draws.survivors(indices, draw_seed(generator), self.slots(len(search)))
         chosen = chosen.nonzero().squeeze(1)
-        return indices[chosen], found[chosen]
+        return indices[chosen], values[chosen]
 
     def sampled_threshold(self, search: Search, generator: torch.Generator) -> int:
         """Bits that about k magnitudes are not below: one sample from each equal stretch."""

@@ -61,8 +61,8 @@ class Rows(Codec[Sparse]):
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sparse:
         matrix = flat(gradient, self.id).view(sides(gradient.shape))
         rows = (matrix != 0).any(1).nonzero().squeeze(1)
-        found = matrix if len(rows) == len(matrix) else matrix[rows]
-        return self.encode_rows(RowGradient(rows, found, matrix.shape), generator)
+        present = matrix if len(rows) == len(matrix) else matrix[rows]
+        return self.encode_rows(RowGradient(rows, present, matrix.shape), generator)
 
     def encode_accumulated(
         self, residual: Float[torch.Tensor, "*s"], generator: torch.Generator

@@ -10,11 +10,11 @@ Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification"
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from atomo.errors import ConfigError
 
-__all__ = ["draw_atoms", "probabilities", "relative_probabilities", "variance"]
+__all__ = ["probabilities", "relative_probabilities", "variance"]
 
 
 def probabilities(
@@ -81,18 +81,3 @@ def variance(
     """
     squares = coefficients.double().square()
     return float(torch.where(squares > 0, squares * (1 / probabilities.double() - 1), 0.0).sum())
-
-
-def draw_atoms(
-    probabilities: Float[torch.Tensor, " r"], generator: torch.Generator
-) -> Bool[torch.Tensor, " r"]:
-    """Draws the atoms to send: each independently, atom i with probability p_i.
-
-    An empty draw is possible and stands for zero; a second draw would bias the gradient.
-
-    None at all is a possible draw and stands for zero; to draw again would inflate the gradient.
-    """
-    uniform = torch.rand(
-        len(probabilities), generator=generator, dtype=torch.float64, device=generator.device
-    )
-    return uniform.to(probabilities.device) < probabilities

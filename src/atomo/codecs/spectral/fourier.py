@@ -81,8 +81,8 @@ class Fourier(Codec[Sample]):
     def cost(self, payload: Sample, shape: torch.Size) -> DecodeCost:
         atoms = padded(shape.numel(), self.block)
         # The cosines are computed for the first tensor only: their work is not that of each.
-        found = sample_cost(payload, atoms, self.block) + DecodeCost(0, WAVE * self.block**2)
-        return super().cost(payload, shape) + found
+        own_cost = sample_cost(payload, atoms, self.block) + DecodeCost(0, WAVE * self.block**2)
+        return super().cost(payload, shape) + own_cost
 
     def add_decoded(
         self, payload: Sample, out: Float[torch.Tensor, "..."], scale: float = 1.0
@@ -103,11 +103,11 @@ def transform(entries: Float[torch.Tensor, " n"], block: int) -> Float[torch.Ten
     """Computes the cosine coefficients of each block."""
     waves = cosines(block).to(entries.device)
     whole = len(entries) // block * block
-    found = entries.new_empty(padded(len(entries), block)).view(-1, block)
-    torch.mm(entries[:whole].view(-1, block), waves.T, out=found[: whole // block])
+    transformed = entries.new_empty(padded(len(entries), block)).view(-1, block)
+    torch.mm(entries[:whole].view(-1, block), waves.T, out=transformed[: whole // block])
     if whole < len(entries):  # of the last block; the zeros that fill it up add nothing
-        found[-1] = waves[:, : len(entries) - whole] @ entries[whole:]
-    return found.view(-1)
+        transformed[-1] = waves[:, : len(entries) - whole] @ entries[whole:]
+    return transformed.view(-1)
 
 
 @lru_cache(maxsize=8)

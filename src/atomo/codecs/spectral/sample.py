@@ -64,19 +64,19 @@ def draw_sample(
     if magnitude > torch.finfo(torch.float32).max:
         raise CodecError(f"{codec}: atoms of this gradient overflow float32; scale it down first")
     places = sample_entries(coefficients, rate, draw_seed(generator))
-    found = coefficients[places]
-    certain = found.double().abs() * rate >= 1
+    drawn_values = coefficients[places]
+    certain = drawn_values.double().abs() * rate >= 1
     # The drawn ones first, in their order: a mask for each part would be counted on the device.
     order = certain.to(torch.uint8).argsort(stable=True)
-    places, found = places[order], found[order]
+    places, drawn_values = places[order], drawn_values[order]
     count = len(order) - int(certain.sum())
     return Sample(
         torch.tensor([entries & MASK, count, len(order) - count], dtype=torch.int32),
         rice.encode(places[:count], len(coefficients)),
-        packed(found[:count] < 0),
+        packed(drawn_values[:count] < 0),
         torch.tensor([magnitude], dtype=torch.float32),
         rice.encode(places[count:], len(coefficients)),
-        found[count:],
+        drawn_values[count:],
     )
 
 

@@ -36,6 +36,7 @@ class Selection:
             uniform: from [0, 1), on the same device.
         """
         chances = self.chances(coefficients)
+        # An unbiased draw may be empty and stands for zero: a second draw would bias the gradient.
         drawn = uniform < chances
         if self.unbiased:
             return drawn, chances

@@ -86,8 +86,8 @@ def of_low_rank(
     """Decomposes a matrix of presumably low rank."""
     coefficients, basis, spans = spanned(matrix, rank, generator)
     sound = spans & (coefficients[-1] <= LARGE)
-    found = without_rounding(coefficients)
-    return Spectra(found[None], sound[None], lambda _, chosen: basis.T[chosen].float())
+    kept = without_rounding(coefficients)
+    return Spectra(kept[None], sound[None], lambda _, chosen: basis.T[chosen].float())
 
 
 def of_sketch(
@@ -104,9 +104,9 @@ def of_leading(
     return of_one(matrix, first(matrix, atoms, generator))
 
 
-def of_one(matrix: Float[torch.Tensor, "_ _"], found: Spectrum) -> Spectra:
+def of_one(matrix: Float[torch.Tensor, "_ _"], spectrum: Spectrum) -> Spectra:
     sound = in_range(matrix)[None]
-    return Spectra(found.coefficients[None], sound, lambda _, chosen: found.vectors(chosen))
+    return Spectra(spectrum.coefficients[None], sound, lambda _, chosen: spectrum.vectors(chosen))
 
 
 def grams(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Float64[torch.Tensor, "b n n"]:

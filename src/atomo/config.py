@@ -25,7 +25,6 @@ from atomo.coding import (
 )
 from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER
 from atomo.compression import Compression
-from atomo.downlink import canonical_downlink
 from atomo.errors import ConfigError
 from atomo.grouping import Grouping, grouping, megabytes
 from atomo.hierarchy import canonical_hierarchy
@@ -42,8 +41,7 @@ from atomo.roles import (
     check_scales,
     check_weight_sync,
     fitted_codec,
-    has_master,
-    survives_worker_loss,
+    least_workers,
     trainers,
 )
 from atomo.schedule import phases
@@ -301,7 +299,7 @@ class Settings:
             schedule=resolve("schedule", self.schedule, SCHEDULES),
             comm_type=resolve("comm-type", self.comm_type, COMM_TYPES),
             hierarchical=canonical_hierarchy(self.hierarchical),
-            down=self._down(),
+            down=master_down(self.master_device, self.enable_gpu, self.comm_type, self.down),
             cuda_aware_mpi=resolve("cuda-aware-mpi", self.cuda_aware_mpi, CUDA_AWARE_MPI),
             master_device=resolve("master-device", self.master_device, MASTER_DEVICES),
             fusion=str(self.grouping) if self.fusion else "",
@@ -309,12 +307,6 @@ class Settings:
             num_aggregate=self.num_aggregate or self.workers,
             enable_gpu="yes" if wants_gpu(self.enable_gpu) else "",
         )
-
-    def _down(self) -> str:
-        """Returns the way down from a master where it is."""
-        device = resolve("master-device", self.master_device, MASTER_DEVICES)
-        there, down = has_master(self.comm_type), canonical_downlink(self.down)
-        return master_down(device, self.enable_gpu, there, down)
 
     @property
     def by_name(self) -> ByName:
@@ -352,9 +344,7 @@ class Settings:
         """Number of workers that the next step needs; all of them if a run cannot
         outlive a death.
         """
-        if not survives_worker_loss(self.comm_type, self.hierarchical):
-            return self.workers
-        return self.min_workers or -(-self.workers // 2)
+        return least_workers(self.n, self.comm_type, self.hierarchical, self.min_workers)
 
     @property
     def share_of_step(self) -> int:

@@ -22,6 +22,7 @@ __all__ = [
     "check_weight_sync",
     "fitted_codec",
     "has_master",
+    "least_workers",
     "own_memory",
     "survives_worker_loss",
     "trainers",
@@ -48,6 +49,16 @@ def survives_worker_loss(comm_type: str, hierarchical: str) -> bool:
 def trainers(processes: int, comm_type: str) -> int:
     """Counts the processes of a job that compute gradients."""
     return processes - has_master(comm_type)
+
+
+def least_workers(processes: int, comm_type: str, hierarchical: str, min_workers: int) -> int:
+    """Counts the workers that a step needs: `min_workers`, or half of them where that is 0; all if
+    a run ends with its first loss.
+    """
+    workers = trainers(processes, comm_type)
+    if not survives_worker_loss(comm_type, hierarchical):
+        return workers
+    return min_workers or -(-workers // 2)
 
 
 def fitted_codec(codec: Codec[Any], comm_type: str) -> Codec[Any]:

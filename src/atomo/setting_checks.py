@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from atomo.comm_types import PARAMETER_SERVER
-from atomo.downlink import AUTO_DOWNLINK, WEIGHTS, downlink_name
+from atomo.comm_types import COMM_TYPES, PARAMETER_SERVER
+from atomo.downlink import AUTO_DOWNLINK, WEIGHTS, canonical_downlink, downlink_name
 from atomo.errors import ConfigError
 from atomo.memory import kind_of
 from atomo.names import resolve, truth
@@ -81,8 +81,8 @@ def check_update(optimizer: str, clip_grad: float, memory: str) -> None:
         )
 
 
-def master_down(device: str, enable_gpu: str | bool, has_master: bool, down: str) -> str:
-    """Returns the way down from a master on that device, both in their canonical form.
+def master_down(master_device: str, enable_gpu: str | bool, comm_type: str, down: str) -> str:
+    """Returns the downlink from a master on a device, in canonical form.
 
     Workers repeat the master's steps on their hosts' processors, where sums on a GPU have other
     bits: a master on one sends weights.
@@ -90,12 +90,15 @@ def master_down(device: str, enable_gpu: str | bool, has_master: bool, down: str
     Raises:
         ConfigError: there is no such master, or this way down is not from it.
     """
+    device = resolve("master-device", master_device, MASTER_DEVICES)
+    there = resolve("comm-type", comm_type, COMM_TYPES) == PARAMETER_SERVER
+    down = canonical_downlink(down)
     if device == CPU:
         return down
-    if not has_master or not wants_gpu(enable_gpu):
+    if not there or not wants_gpu(enable_gpu):
         lacks = (
             f"a master, which --comm-type {PARAMETER_SERVER} has"
-            if not has_master
+            if not there
             else "--enable-gpu yes"
         )
         raise ConfigError(f"--master-device {device} needs {lacks}; leave it out for the CPU")

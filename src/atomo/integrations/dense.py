@@ -1,7 +1,7 @@
 """Rules for what travels dense whatever the codec: small parameters, or all in the first steps.
 
 Both as DRAGONN has them (Wang, Wu and Ng, "DRAGONN: Distributed Randomized Approximate Gradients of
-Neural Networks", ICML 2022). What memories kept goes with it.
+Neural Networks", ICML 2022). A dense gradient includes what its memory kept.
 """
 
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ WITH_DENSE: Final = 2
 @final
 @dataclass(frozen=True)
 class DensePolicy:
-    """The same on all ranks, and to the end of a run."""
+    """Limits of dense transfer: the same on all ranks, and to the end of a run."""
 
     dense_below: int = 0
     """Parameters of fewer entries are dense; higher => more bytes."""
     dense_steps: int = 0
-    """So many first steps are."""
+    """Number of first steps in which all parameters are dense."""
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -50,7 +50,7 @@ class DensePolicy:
         return {"format": WITH_DENSE} | asdict(self)
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Raises CheckpointError where a state is of a run with other ones, or in no such form."""
+        """Raises CheckpointError if a state has other limits, or another format."""
         found, formats = state.get("format"), (FORMAT, WITH_DENSE)
         if found not in formats:
             raise CheckpointError(f"format {found!r}; this one reads {FORMAT} and {WITH_DENSE}")

@@ -24,7 +24,7 @@ class ParameterShard:
 
     name: str
     shape: Size
-    """Of what this rank has."""
+    """Shape of the rows on this rank."""
     room: int
     """Entries, with the padding that makes all ranks' shards equally long."""
 
@@ -47,7 +47,7 @@ def sharded_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def groups_of(module: FSDPModule) -> list[Any]:
-    """FSDP2's records of what is gathered and reduced together."""
+    """Returns FSDP2's records of the parameters that are gathered and reduced together."""
     state = module._get_fsdp_state()
     # PyTorch 2.10 has one or none; later ones a list.
     groups = getattr(state, "_fsdp_param_groups", None)

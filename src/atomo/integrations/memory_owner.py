@@ -15,13 +15,13 @@ class MemoryOwner:
 
     rank: int
     size: int
-    """How many ranks there are."""
+    """Number of ranks."""
     memory: int
     """The number of the memory that this rank has, or another rank of its host."""
     memories: int
-    """How many there are: one for each host."""
+    """Number of memories: one for each host."""
     keeps: bool
-    """Whether it is this rank that has it."""
+    """True if this rank has the memory, and not another of its host."""
 
 
 def owner_of(hosts: Hosts, rank: int) -> MemoryOwner:

@@ -39,7 +39,7 @@ class NoiseMeter:
         self._gradient: list[Tensor] = []  # norms of this rank's gradients, chunk by chunk
         self._estimate: list[Tensor] = []  # norms of their averages
         self.factor = 1.0
-        """Of the last step."""
+        """Factor on the learning rate of the last step."""
 
     def before(self, chunk: Chunk, scale: float, step: int) -> None:
         """Measures gradients, multiplied with `scale`, that are about to be encoded."""

@@ -85,7 +85,7 @@ def path_of(folder: Path, model: int, rank: int | str) -> Path:
 
 
 def named(kind: str, entries: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Entries as a file has them: safetensors wants each to have storage of its own."""
+    """Returns entries as a file has them: safetensors wants each to have storage of its own."""
     return {f"{kind}/{name}": entry.cpu().clone().contiguous() for name, entry in entries.items()}
 
 

@@ -14,7 +14,7 @@ from atomo.tasks import Batch, Samples
 __all__ = ["Feed", "Order"]
 
 Order = tuple[Int64[Tensor, " b"], int]
-"""Which samples, and the seed of their augmentation."""
+"""Indices of samples, and the seed of their augmentation."""
 
 
 @final

@@ -1,4 +1,4 @@
-"""Why a run diverges: combinations of settings that cannot bear their learning rate.
+"""Causes of divergence: combinations of settings that cannot bear their learning rate.
 
 The same table serves three times: what is known before the first step is told then, and what a run
 that diverges has in common with it is named while it does, and when its loss is no number any more.
@@ -28,7 +28,7 @@ class Cause:
     text: str
     """With fields of Settings in braces."""
     known: bool
-    """Whether the settings alone say so, before anything has gone wrong."""
+    """True if the settings alone show the cause, before the first step."""
 
 
 def at_start(settings: Settings) -> Iterator[str]:
@@ -110,7 +110,7 @@ def undamped_noise(s: Settings) -> bool:
 
 
 def late_feedback(s: Settings) -> bool:
-    """What is late waits in the memory and arrives old."""
+    """Late gradients wait in the memory and arrive stale."""
     return s.num_aggregate < s.workers and kind_of(s.memory).feeds_back
 
 

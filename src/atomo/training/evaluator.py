@@ -70,9 +70,9 @@ class EvaluatorSettings:
     image_size: int | None = None
     """Pixels a side, where the data set comes in several sizes."""
     patience_s: float = PATIENCE_S
-    """How long a checkpoint may be unreadable before it counts as damaged."""
+    """Seconds for which a checkpoint may be unreadable before it counts as damaged."""
     predecessor_s: float = 0.0
-    """How long to wait for another evaluator of this run, which is known to be ending."""
+    """Longest wait for another evaluator of this run that is ending, seconds."""
 
     def __post_init__(self) -> None:
         check(self, BOUNDS, str)
@@ -225,7 +225,7 @@ def due_steps(there: set[int], missed: set[int], over: Finished | None, eval_fre
 def ends(
     settings: EvaluatorSettings, over: Finished | None, there: set[int], idle_s: float
 ) -> bool:
-    """Whether to stop waiting, when nothing is due."""
+    """True if an evaluator with nothing due stops waiting."""
     if settings.idle_timeout_s and idle_s >= settings.idle_timeout_s:
         return True
     if over is None or settings.follow:

@@ -38,7 +38,7 @@ class ExchangeSetup:
     compressed: frozenset[str]
     """The parameters that this rank compresses, and has the memory of."""
     rows: dict[str, RowGradient] | None = None
-    """Where gradients of embeddings go as rows; None: nobody reads them there."""
+    """Gradients of embeddings as rows; None: nobody reads them there."""
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the state of this rank's exchange, beside memories."""

@@ -141,7 +141,7 @@ def reopened(path: Path) -> int:
 
 
 def earlier(line: bytes, first_step: int) -> bool:
-    """Whether a line is whole and of a step before `first_step`."""
+    """True if a line is whole and of a step before `first_step`."""
     try:
         return int(json.loads(line)["step"]) < first_step
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):

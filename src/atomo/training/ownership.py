@@ -119,7 +119,7 @@ class Ownership:
         return found
 
     def _was_moved(self) -> bool:
-        """Whether the lock file is in a folder still, but not in this one."""
+        """True if the lock file is in a folder still, but not in this one."""
         try:
             return os.fstat(self._descriptor).st_nlink > 0 and not self._path.parent.is_dir()
         except OSError:

@@ -77,7 +77,7 @@ class CodecPlan:
     trials: tuple[TrialResult, ...] = ()
     """Results of trials, this plan's first; empty: no plan was tried."""
     why: str = ""
-    """Why nothing was measured, and every gradient is dense; empty: it was measured."""
+    """Reason why nothing was measured and every gradient is dense; empty: it was measured."""
 
     def mismatch(self, settings: Settings) -> str:
         """Returns why this plan cannot serve these settings; empty if it can."""
@@ -159,7 +159,7 @@ class MessagePlan:
     trials: tuple[TrialResult, ...] = ()
     """Results of trials, this plan's first; empty: no plan was tried."""
     why: str = ""
-    """Why nothing was measured, and the messages are the default's; empty: it was measured."""
+    """Reason why nothing was measured and messages are the default's; empty: it was measured."""
 
     @property
     def fusion(self) -> str:

@@ -1,4 +1,4 @@
-"""What goes from a run folder: old checkpoints, and what killed runs left half done.
+"""Removal of old checkpoints from a run folder, and of files that killed runs left half done.
 
 A checkpoint goes manifest first, and only once a newer one was read back and found whole.
 """

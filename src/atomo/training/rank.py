@@ -156,7 +156,7 @@ def fail(
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a rank ends: a sentence, or the traceback of a defect."""
+    """Returns the reason why a rank ends: a sentence, or the traceback of a defect."""
     if isinstance(error, AtomoError):
         return str(error)
     if isinstance(error, KeyboardInterrupt):

@@ -85,7 +85,7 @@ class Replicated:
         return self._train(lambda done: None, lambda states, last: None)
 
     def _dealt(self) -> InitialState | None:
-        """Where this rank begins; None: it has waited for a place until the run was over."""
+        """Returns the state that this rank begins with; None for a spare that was never needed."""
         if self._group and self._group.is_spare:
             return self._group.wait_for_slot()
         return receive_state(self._transport, self._timeout_s)
@@ -158,7 +158,7 @@ class Replicated:
         return DONE
 
     def _ending(self, taken: ReplicaStep) -> str:
-        """Why there is no further step. All ranks measure together: some of them alone cannot."""
+        """Returns why there is no further step. Only all ranks together can measure anew."""
         is_whole = len(taken.exchanged.reports) == self._job.workers
         return taken.ending if is_whole or taken.ending != DRIFTED else DONE
 
@@ -177,7 +177,7 @@ class Replicated:
             self._tell(Caution(note))
 
     def _rescued(self) -> str:
-        """What is kept of a run that too few are left of, in words."""
+        """Says what is kept of a run that has too few ranks left."""
         if self.step:
             return (
                 f"the checkpoint of step {self.step} has all steps that were taken, and the same "

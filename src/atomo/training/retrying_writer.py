@@ -1,4 +1,4 @@
-"""What a run does when it cannot write: it trains on, tries again later, and says so twice.
+"""Writes that are tried again later: a run that cannot write trains on, and says so twice.
 
 Once when something can no longer be written, and once when it can again. Between two attempts it
 waits 1 s, then twice as long each time, up to a minute: a disk that is full for an hour costs sixty

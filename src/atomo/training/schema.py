@@ -1,4 +1,4 @@
-"""Whether the tensors of a checkpoint are those of this run: files may be whole, and foreign.
+"""Checks of the names, shapes and dtypes of a checkpoint: a whole file may be of another run.
 
 Nothing is stretched, cut or converted to fit. What a memory has nothing of is not there: it keeps
 nothing of a parameter before its first gradient.

@@ -1,4 +1,4 @@
-"""How good a checkpoint is: the metrics of its task, and the mean loss, on the test split."""
+"""Scores of a checkpoint: the metrics of its task, and the mean loss, on the test split."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which images a worker sees at which step.
+"""Division of the training images over steps and workers.
 
 Every epoch is a new permutation of the training images, a pure function of the seed and the epoch.
 A step takes the next workers x batch images of it, worker w the w-th chunk: no image goes to two

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of an evaluator: a file of its own format, beside `evaluations.jsonl`."""
+"""Results of an evaluator for TensorBoard: an event file beside `evaluations.jsonl`."""
 
 import warnings
 from contextlib import suppress

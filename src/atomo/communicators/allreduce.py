@@ -40,9 +40,9 @@ class Summed:
     part: Bucket
     """The parameters that are summed."""
     payloads: Sequence[Any]
-    """Of this rank, of each part."""
+    """The payloads of this rank, one for each part."""
     addends: Sequence[Addend]
-    """Of each part, the sum."""
+    """The addends that are summed, one for each part."""
 
 
 @final

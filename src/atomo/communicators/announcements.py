@@ -76,7 +76,7 @@ class Announced(Generic[T]):
     encoded: T | None
     """None: this rank has nothing to send."""
     device: torch.device
-    """Where the gradient was."""
+    """The device that the gradient was on."""
 
 
 def write_announcement(kind: AnnouncementKind, marked: Sequence[bool], body: Bytes) -> Bytes:

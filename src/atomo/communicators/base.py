@@ -45,7 +45,7 @@ class Exchanged:
     """The reports and times of a step."""
 
     reports: Mapping[int, Report]
-    """Of every rank whose gradient counted, in order."""
+    """The reports of all ranks whose gradient counted, in rank order."""
     decode_s: float  # receiving apart, on this rank
     exchange_s: float  # between first push and mean, while anything was encoded, sent or decoded
     hidden_s: float  # how much of `exchange_s` ran beside the backward pass

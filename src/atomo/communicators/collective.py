@@ -26,7 +26,7 @@ class Addend:
     values: Float[Tensor, " n"]
     """Float32 and contiguous. The sum replaces it in place."""
     wire_codec: Codec[Any]
-    """How pieces of it travel. They are added up in float32, whatever they travel as; what the
+    """The codec of its pieces on the wire. They are added up in float32, whatever they travel as; what the
     wire codec rounds off is lost, so it is a fine one."""
 
 
@@ -43,11 +43,11 @@ class Collective(ABC):
     wait_s: float
     """Seconds spent on waiting for others so far."""
     shares: Sequence[float] = ()
-    """What each weighs in a mean; none: all the same."""
+    """The weight of each rank in a mean; empty: all weigh the same."""
     may_repeat: bool = False
-    """Whether an operation may be asked for again, by those who are left after a death."""
+    """True if the ranks that are left after a death may repeat an operation."""
     in_one_order: bool = False
-    """Whether all ranks must begin its operations, and those of other such collectives, in one
+    """True if all ranks must begin its operations, and those of other such collectives, in one
     order, whichever threads they are in."""
 
     @property

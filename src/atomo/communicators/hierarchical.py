@@ -36,9 +36,9 @@ class HostPlace:
 
     inside: IntraHostGroup
     rails: Sequence[int]
-    """Of each bucket: which rank of each host compresses it."""
+    """The rail of each bucket: the rank of each host that compresses it."""
     share: float
-    """What a host's sum is multiplied with, so that the mean over hosts is that over ranks."""
+    """The factor on a host's sum that makes the mean over hosts the mean over ranks."""
 
 
 @final

@@ -34,7 +34,7 @@ class Turn:
 
     chunk: int
     summed: bool
-    """Whether it is the sum of the sender's piece, not the addend for the receiver's."""
+    """True if it is the sum of the sender's piece, and not the addend for the receiver's."""
     distance: int
     """It goes so many ranks further, and comes from as many before."""
 

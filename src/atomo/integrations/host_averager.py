@@ -29,9 +29,9 @@ class Carried:
     flat: Float[Tensor, " n"]
     """Its gradients, then its host's, then the mean; and a flag."""
     sent: list[InFlight]
-    """What the host says; nothing at other ranks than its first."""
+    """The chunks of the host in flight; empty except at its first rank."""
     wrong: BaseException | None = None
-    """Why there will be no mean."""
+    """The error because of which there will be no mean."""
 
 
 @final

@@ -21,14 +21,14 @@ class InFlight:
 
     chunk: Chunk
     scale: float
-    """What its gradients were multiplied with."""
+    """The factor that its gradients were multiplied with."""
     bucket: Bucket
     flat: Float[Tensor, " n"]
     """Scratch space of the size of the bucket, which becomes the mean."""
     reduction: Reduction[Any, Any]
-    """Of this step."""
+    """The reduction of this step."""
     payload: Any
-    """What the stage before returned: first encoded, then received."""
+    """The result of the stage before: first encoded, then received."""
     spoilt: bool = False
     """True if the mean is not finite, and the step is to be skipped."""
 

@@ -53,14 +53,14 @@ class HookOptions:
     code: str | Codec[Any]
     memory: str | Memory = "auto"
     momentum: float = 0.0
-    """What a memory that applies momentum applies; the optimiser then does not."""
+    """The momentum that a memory applies in the optimiser's place."""
     nesterov: bool = False
     seed: int = 0
     compression: Compression | None = None
     skips: bool = False
     dense: DensePolicy = NEVER
     hierarchical: str = FLAT
-    """Which ranks count as one host, as `canonical_hierarchy` spells it."""
+    """The ranks that count as one host, as `canonical_hierarchy` spells them."""
     schedule: str = ""
     """The codecs that follow, each with the step from which it encodes."""
     bucket_mb: float = 0.0

@@ -43,7 +43,7 @@ class Comparison:
     least_step_s: float
     """With the best of all partitions into messages."""
     bucket_cap_mb_list: tuple[float, ...]
-    """That partition, as PyTorch's DistributedDataParallel takes it: MiB of each message."""
+    """The partition as PyTorch's DistributedDataParallel takes it: MiB of each message."""
     fusion: str
     messages: int
     sent_bytes: float

@@ -26,8 +26,8 @@ class Addend:
     values: Float[Tensor, " n"]
     """Float32 and contiguous. The sum replaces it in place."""
     wire_codec: Codec[Any]
-    """The codec of its pieces on the wire. They are added up in float32, whatever they travel as; what the
-    wire codec rounds off is lost, so it is a fine one."""
+    """The codec of its pieces on the wire. They are added in float32, whatever they travel as. What
+    the codec rounds off is lost, so it must be nearly lossless."""
 
 
 class Collective(ABC):

@@ -102,7 +102,7 @@ def hint(name: str, options: Sequence[str]) -> str:
 def translate_spellings(words: Sequence[str], options: Sequence[str]) -> list[str]:
     """Returns a command line with our options in place of their published spellings.
 
-    >>> translated(["-n", "5", "--eval_freq=9"], ["--n", "--eval-freq"])
+    >>> translate_spellings(["-n", "5", "--eval_freq=9"], ["--n", "--eval-freq"])
     ['--n', '5', '--eval-freq=9']
     """
     return [translation(word, options) for word in words]
@@ -112,7 +112,7 @@ def join_negatives(words: Sequence[str], options: Sequence[str]) -> list[str]:
     """Returns a command line with each negative quantity joined to its option: argparse would take
     `-1gbit` for an option of its own.
 
-    >>> joined(["--bandwidth", "-1gbit", "--json"], ["--bandwidth", "--json"])
+    >>> join_negatives(["--bandwidth", "-1gbit", "--json"], ["--bandwidth", "--json"])
     ['--bandwidth=-1gbit', '--json']
     """
     out: list[str] = []

@@ -44,7 +44,7 @@ def phases(code: str, schedule: str) -> tuple[Phase, ...]:
 def schedule_text(planned: Sequence[Phase]) -> str:
     """Returns the schedule that has these phases.
 
-    >>> spelled(phases("fp16", "2: sgd"))
+    >>> schedule_text(phases("fp16", "2: sgd"))
     '0.0: fp16; 2.0: sgd'
     """
     return "; ".join(f"{phase.epoch}: {phase.codec}" for phase in planned)

@@ -78,9 +78,9 @@ def settings_text(settings: Settings) -> str:
 def config_name(files: Sequence[Path]) -> str:
     """Joins the names of a run's configuration files, for the name of its folder.
 
-    >>> name_of([Path("configs/cifar/resnet20.toml"), Path("configs/dgc/wm5.toml")])
+    >>> config_name([Path("configs/cifar/resnet20.toml"), Path("configs/dgc/wm5.toml")])
     '[cifar.resnet20]+[dgc.wm5]'
-    >>> name_of([Path("runs/[cifar.resnet20]+[dgc.wm5]-20260131-235959/settings.toml")])
+    >>> config_name([Path("runs/[cifar.resnet20]+[dgc.wm5]-20260131-235959/settings.toml")])
     '[cifar.resnet20]+[dgc.wm5]'
     """
     return "+".join(short(path) for path in files)

@@ -29,7 +29,7 @@ def visible(text: str) -> str:
 def shorten(text: str, longest: int = LONGEST_ERROR) -> str:
     r"""Leaves out the middle of a text of more than `longest` characters.
 
-    >>> cut("abcdefgh", 4)
+    >>> shorten("abcdefgh", 4)
     'ab\n... 4 characters left out ...\ngh'
     """
     if len(text) <= longest:

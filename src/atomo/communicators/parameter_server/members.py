@@ -1,11 +1,11 @@
-"""The workers that are there, the spares that wait, and the frames between them and the master.
+"""Members of a job with a master: living workers, spares, and the frames to and from them.
 
-A worker that is gone is out for the rest of the job: nothing is sent to it, and what it sent and
-nobody has read is dropped. A spare takes its place between two steps, under a rank of its own, so
-that no frame of the one can be taken for one of the other. A worker that does not answer in time is
-killed on its host, and so becomes one that is gone; of several at once first those that are stopped
-or stuck, since the others may wait for them, as in a chain. Nothing is agreed on among the workers,
-and nothing but point-to-point messages is used: those between the living go on undisturbed.
+A dead worker stays out for the rest of the job: the master sends nothing to it, and drops its
+unread messages. A spare takes its slot between two steps with its own rank, so that a frame of the
+spare cannot be taken for a frame of the dead worker. A worker that does not answer in time is
+killed on its host. If several are silent, the stopped or stuck ones are killed first, since the
+others may wait for them, for example in a chain. The workers agree on nothing, and all messages are
+point-to-point, so that a death does not disturb messages between living ranks.
 """
 
 import math
@@ -20,40 +20,42 @@ from atomo.wire import Bytes
 __all__ = ["Members"]
 
 MASTER: Final = 0
-NEARLY: Final = 0.9  # of the timeout: who is silent for so long is as silent as others
+NEARLY: Final = (
+    0.9  # of the timeout: a worker silent for that long counts as silent beside an overdue one
+)
 
 
 @final
 class Members:
-    """Who takes part in steps, and who waits for that."""
+    """Workers in steps, and spares that wait."""
 
     def __init__(
         self, transport: Transport, min_workers: int, timeout_s: float, spares: int = 0
     ) -> None:
-        """All workers of a job, but for the spares.
+        """Starts with all workers of a job except the spares.
 
         Args:
-            transport: what connects them with the master.
+            transport: to the workers.
             min_workers: smallest number of living workers, spares included.
-            timeout_s: the longest wait for one of them.
-            spares: how many ranks, the last, wait.
+            timeout_s: longest wait for a worker.
+            spares: number of ranks, the last ones, that wait.
         """
         self.everyone = tuple(range(1, transport.size))
         """All ranks but the master."""
         self.count = len(self.everyone) - spares
-        """How many take part, if so many are there."""
+        """Number of workers in a step if none is dead."""
         self.living = [*self.everyone[: self.count]]
-        """Who takes part, in the order of ranks."""
+        """Workers in steps, in rank order."""
         self.spares = [*self.everyone[self.count :]]
-        """Who waits."""
+        """Ranks that wait for a slot."""
         self.notes: list[str] = []
-        """What a person should know, until somebody takes it out."""
+        """Notes for the user; the reader clears them."""
         self.failure_detector = FailureDetector(timeout_s, transport.cpu_time_s)
-        """How long their answers take."""
+        """Detector of hung workers."""
         self._transport, self._min_workers, self._timeout_s = transport, min_workers, timeout_s
-        self._lost: list[int] = []  # and nobody has asked yet
+        self._lost: list[int] = []  # deaths that `take_lost` has not returned yet
         self._fenced: set[int] = set()
-        self._spared: set[int] = set()  # who was silent beside others, and was given time again
+        self._spared: set[int] = set()  # silent beside others, and given the whole time again
 
     def check(self) -> None:
         """Raises TooFewWorkers where fewer are left than must be."""
@@ -66,7 +68,7 @@ class Members:
             )
 
     def fill(self, step: int) -> list[int]:
-        """Before `step` opens: spares take the places of those who are gone; which ones do."""
+        """Fills free slots with spares before `step` opens, and returns their ranks."""
         free = self.count - len(self.living)
         joining, self.spares[:] = self.spares[:free], self.spares[free:]
         self.living[:] = sorted(self.living + joining)
@@ -76,12 +78,12 @@ class Members:
         return joining
 
     def take_lost(self) -> list[int]:
-        """Who is gone since this was last asked."""
+        """Returns the workers that died since the last call."""
         lost, self._lost = self._lost, []
         return lost
 
     def send(self, worker: int, frame: Bytes, what: str) -> None:
-        """Starts sending; nothing goes to a worker that is gone."""
+        """Starts to send a frame; a dead worker gets none."""
         try:
             if worker in self.living or worker in self.spares:
                 self.failure_detector.restart_timeout(worker)
@@ -90,13 +92,13 @@ class Members:
             self._lose(lost)
 
     def receive(self, owing: Sequence[int], what: str, most_s: float = math.inf) -> Message | None:
-        """The next message of any worker; None: there is something else to see to, as one was lost,
-        and others may be due now.
+        """Returns the next message of any worker; None if another event may need attention, such as
+        a death.
 
         Args:
-            owing: of which workers something is due.
-            what: what that is; errors say it.
-            most_s: how long to wait for it now.
+            owing: workers that owe a frame.
+            what: description of the frame, for errors.
+            most_s: longest wait of this call.
 
         Raises:
             DeadlineExpired: nothing came, from all that are left or from one that cannot be killed.
@@ -112,14 +114,14 @@ class Members:
         except PeerLost as lost:
             self._lose(lost)
         except DeadlineExpired:
-            pass  # for now
+            pass  # not yet overdue; the look below decides
         self._look_at(owing, what)
         if message is None or message.source not in self.living:
-            return None  # of the dead nothing is heard, though they may wake
+            return None  # a worker taken for dead may wake
         return None if message.source in self._fenced else message
 
     def expel(self, worker: int, why: str) -> None:
-        """Has a worker killed; its death is noticed as any other is.
+        """Kills a worker; its death is noticed like any other.
 
         Raises:
             TransportError: it cannot be killed from here, or its death would end the job.
@@ -130,7 +132,7 @@ class Members:
         self.notes.append(f"worker {worker} was killed: {why}")
 
     def drain(self) -> None:
-        """Waits until everything sent to those who are left has left.
+        """Waits until all frames to living workers and spares have left.
 
         Raises:
             DeadlineExpired: somebody does not take it.
@@ -166,10 +168,10 @@ class Members:
         )
 
     def _look_at(self, owing: Sequence[int], what: str) -> None:
-        """Has those killed that are hung; their deaths are noticed as any other is.
+        """Kills hung workers; their deaths are noticed like any other.
 
-        Where all are silent, it is more likely the time that is too short, or the master's network
-        that is gone: then the job ends.
+        If all are silent, the timeout is more likely too short, or the master's network down: then
+        the job ends.
         """
         due = [worker for worker in owing if worker in self.living]
         if silent := self.failure_detector.overdue(due):
@@ -194,7 +196,7 @@ class Members:
             self._fence(hung, why, None)
 
     def _fence_stuck(self, workers: Sequence[int], error: DeadlineExpired) -> None:
-        """Has those killed that do nothing by themselves; the others have their time again."""
+        """Kills the workers that are stopped or stuck; the others get the whole time again."""
         for worker in workers:
             if not self._transport.fence(worker, if_stuck=True):
                 raise error
@@ -206,7 +208,7 @@ class Members:
         )
 
     def _fence(self, workers: Sequence[int], why: str, error: DeadlineExpired | None) -> None:
-        """Has workers killed; who cannot be raises `error`, where there is one."""
+        """Kills workers. Raises `error`, if given, for a worker that cannot be killed."""
         for worker in workers:
             if worker in self._fenced or not self._transport.fence(worker):
                 if error is not None:

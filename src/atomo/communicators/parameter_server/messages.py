@@ -1,4 +1,4 @@
-"""The frames that bring a worker to the master's weights, and what is checked of them."""
+"""Frames that bring a worker to the master's weights, and their checks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,14 +33,14 @@ DIGEST = 8  # bytes
 
 
 def weights_frame(step: int, weights: Float[Tensor, " n"], flag: Flag = Flag.NONE) -> Bytes:
-    """Compute the gradient of this step at these weights."""
+    """Returns a command to compute the gradient of a step at the weights in the frame."""
     return pack(Header(Kind.WEIGHTS, step, flags=flag), [weights], RAW)
 
 
 def read_weights(
     frame: Bytes, entries: int, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, " n"]:
-    """The weights in a frame, as float32; `dtype` is what they travel as.
+    """Returns the weights of a frame as float32; in the frame they are of `dtype`.
 
     Raises:
         FrameError: they are those of another model.
@@ -49,24 +49,24 @@ def read_weights(
 
 
 def whole(weights: Float[Tensor, " n"], entries: int) -> Float[Tensor, " n"]:
-    """All weights of a model: a field alone lets fewer pass."""
+    """Returns the weights of a whole model: a field alone accepts fewer entries."""
     if len(weights) != entries:
         raise FrameError(f"{len(weights)} weights came; the model has {entries}")
     return weights
 
 
 def begin_frame(step: int, flag: Flag) -> Bytes:
-    """Compute the gradient of this step at the weights that you have."""
+    """Returns a command to compute the gradient of a step at the worker's current weights."""
     return pack(Header(Kind.BEGIN, step, flags=flag), [], RAW)
 
 
 def members_frame(step: int, workers: Sequence[int]) -> Bytes:
-    """From this step on these workers, in rank order, share the samples of each step."""
+    """Returns a frame with the workers, in rank order, that share the samples from a step on."""
     return pack(Header(Kind.MEMBERS, step), [torch.tensor(workers, dtype=torch.int32)], RAW)
 
 
 def read_members(frame: Bytes, rank: int, workers: int) -> tuple[int, ...]:
-    """Who is left.
+    """Returns the workers of a MEMBERS frame.
 
     Raises:
         FrameError: these are no ranks of `workers` workers in order, or `rank` is not among them.
@@ -80,8 +80,9 @@ def read_members(frame: Bytes, rank: int, workers: int) -> tuple[int, ...]:
 def update_frame(
     step: int, counted: Sequence[int], factor: float, shares: Sequence[float] = ()
 ) -> Bytes:
-    """Take this step, `factor` times as long, with the gradients of the workers that counted, which
-    weigh `shares`; one number: each weighs that; none: what it weighed at the start of the run.
+    """Returns a command to take a step, `factor` times as long, with the gradients of the counted
+    workers and their `shares`; one number: the same for each; none: the share at the start of the
+    run.
     """
     sections = [
         torch.tensor([factor, *shares], dtype=torch.float64),
@@ -91,8 +92,8 @@ def update_frame(
 
 
 def read_update(frame: Bytes, workers: int) -> tuple[list[int], float, list[float]]:
-    """Who counted, in rank order, the factor on the learning rate, and the shares of gradients
-    where these changed: one for all, or one for each.
+    """Returns the counted workers in rank order, the factor on the learning rate, and the shares if
+    they changed: one for all, or one for each gradient.
 
     Raises:
         FrameError: these are no ranks of `workers` workers in order, or no factors in 0..1.
@@ -109,12 +110,12 @@ def read_update(frame: Bytes, workers: int) -> tuple[list[int], float, list[floa
 def snapshot_frame(
     version: int, weights: Float[Tensor, " n"], state: Mapping[str, Tensor]
 ) -> Bytes:
-    """These are the weights and the optimiser after `version` steps."""
+    """Returns a frame with the weights and the optimiser state of a version."""
     return pack(Header(Kind.SNAPSHOT, version), [weights, state_tensor(state)], RAW)
 
 
 def read_snapshot(frame: Bytes, entries: int) -> tuple[Float[Tensor, " n"], dict[str, Tensor]]:
-    """Weights, and the state of the optimiser.
+    """Returns the weights and the state of the optimiser.
 
     Raises:
         FrameError: they are those of another model, or the state is damaged.
@@ -125,23 +126,23 @@ def read_snapshot(frame: Bytes, entries: int) -> tuple[Float[Tensor, " n"], dict
 
 
 def digest(weights: Float[Tensor, " n"]) -> bytes:
-    """The hash of weights on the CPU: xxh3-64 of their bytes."""
+    """Returns the hash of weights on the CPU: xxh3-64 of their bytes."""
     return xxhash.xxh3_64_digest(weights.detach().numpy().data)
 
 
 def hash_order(version: int) -> Bytes:
-    """Say the hash of your weights, which are of this version."""
+    """Returns a query for the hash of the weights of a version."""
     return pack(Header(Kind.HASH, version), [], RAW)
 
 
 def hash_frame(version: int, worker: int, weights: Float[Tensor, " n"]) -> Bytes:
-    """The answer."""
+    """Returns the answer to a hash query."""
     section = torch.frombuffer(bytearray(digest(weights)), dtype=torch.uint8)
     return pack(Header(Kind.HASH, version, worker), [section], RAW)
 
 
 def read_hash(frame: Bytes) -> tuple[int, bytes]:
-    """Version and hash in an answer.
+    """Returns version and hash of an answer.
 
     Raises:
         FrameError: it holds no hash.

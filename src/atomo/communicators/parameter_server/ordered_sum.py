@@ -1,4 +1,4 @@
-"""The sum of the workers' gradients, decoded straight into place."""
+"""Sum of the workers' gradients, decoded in place."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ __all__ = ["OrderedSum", "UndecodableFrames"]
 
 @final
 class OrderedSum:
-    """Adds up frames bucket by bucket, each bucket in the order of the ranks, batch by batch."""
+    """Sum of frames, bucket by bucket, each bucket in rank order and in batches."""
 
     def __init__(
         self,
@@ -29,27 +29,27 @@ class OrderedSum:
         *,
         trusts: bool = False,
     ) -> None:
-        """Nothing yet.
+        """Starts at zero.
 
         Args:
             buckets: of each gradient.
-            out: becomes the sum.
-            workers: how many there are in it.
-            shares: what each weighs, in the order of ranks; one number: all weigh that.
-            trusts: whether somebody has looked for NaN and infinity already.
+            out: receives the sum.
+            workers: number of gradients in the sum.
+            shares: weight of each gradient in rank order, or one weight for all.
+            trusts: True if the gradients were already checked for NaN and infinity.
         """
         self._trusts = trusts
         self._out = out.zero_()
         self._workers, self._shares = workers, tuple(shares)
-        self._next = [0] * len(buckets)  # how many workers are in the sum already
+        self._next = [0] * len(buckets)  # workers already in the sum, by bucket
 
     def advance(
         self, bucket: Bucket, arrived: Mapping[int, Mapping[int, Bytes]], order: Sequence[int]
     ) -> None:
-        """Adds every frame of one bucket whose turn it is, once its batch is complete.
+        """Adds the next frames of one bucket in rank order, as far as batches are complete.
 
         Raises:
-            UndecodableFrames: some cannot be in a sum, of which nothing is left then.
+            UndecodableFrames: some frames cannot be added; the sum is useless then.
         """
         out = self._out[bucket.offset : bucket.offset + bucket.size]
         while (first := self._next[bucket.number]) < self._workers:
@@ -67,7 +67,7 @@ class OrderedSum:
                 finish(bucket, out)
 
     def is_of(self, workers: int, shares: Sequence[float]) -> bool:
-        """Whether it is of so many that weigh that."""
+        """True for a sum of so many gradients with these shares."""
         return self._workers == workers and self._shares == tuple(shares)
 
     def _add(
@@ -86,7 +86,7 @@ class OrderedSum:
             ) from error
 
     def _check(self, bucket: Bucket, frames: Mapping[int, Bytes], out: Float[Tensor, " n"]) -> None:
-        """No codec has to look at every number of a payload: one that is none is seen here."""
+        """Checks the sum for NaN and infinity: no codec looks at each number."""
         if not (self._trusts or is_finite(out)) and (errors := not_finite(bucket, frames)):
             raise UndecodableFrames(errors)
 
@@ -98,21 +98,23 @@ class UndecodableFrames(FrameError):
     def __init__(self, by: Mapping[int, FrameError]) -> None:
         super().__init__("; ".join(f"worker {worker}: {error}" for worker, error in by.items()))
         self.by = by
-        """What is wrong, by worker."""
+        """Error by worker."""
 
 
 def is_finite(flat: Float[Tensor, " n"]) -> bool:
-    """Whether no entry is NaN or infinite; the sum tells, unless it overflows by itself."""
+    """True if no entry is NaN or infinite; the sum decides, unless it overflows itself."""
     return math.isfinite(float(flat.sum())) or bool(flat.isfinite().all())
 
 
 def not_decodable(bucket: Bucket, frames: Mapping[int, Bytes]) -> dict[int, FrameError]:
-    """Whose frames of a bucket are refused, and why."""
+    """Returns the errors of the frames of a bucket that cannot be decoded, by worker."""
     return refused(bucket, frames, lambda _: None)
 
 
 def not_finite(bucket: Bucket, frames: Mapping[int, Bytes]) -> dict[int, FrameError]:
-    """Whose gradients of a bucket hold NaN or infinity; nobody's, where only their sum does."""
+    """Returns the errors of the gradients of a bucket with NaN or infinity, by worker; empty if
+    only their sum overflows.
+    """
 
     def check(flat: Float[Tensor, " n"]) -> None:
         if not is_finite(flat):

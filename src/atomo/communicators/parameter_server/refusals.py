@@ -1,9 +1,9 @@
-"""What the master does about frames that are not what they should be.
+"""Refusal of malformed frames, and strikes of their senders.
 
-Bytes that arrive are a stranger's. Where one message of a worker's gradient is refused, all of the
-gradient is: the step goes on without it, and its worker is told as if it had come too late, upon
-which its memory takes back what it sent. So one bad frame costs no more than one gradient, and no
-part of that one is in the weights. Who sends nothing else is dropped.
+The master trusts no bytes that arrive. If one message of a gradient is refused, the whole gradient
+is: the step goes on without it, and the worker is told as if the gradient were late, so that its
+memory takes back what was sent. One bad frame costs at most one gradient, and no part of that
+gradient is in the weights. A worker whose frames are refused again and again is dropped.
 """
 
 from collections import Counter
@@ -35,18 +35,18 @@ class Refusals:
         weight_sync: WeightSync,
         most: int,
     ) -> None:
-        """Nothing is refused yet.
+        """Starts without refused frames.
 
         Args:
-            members: whose frames these are.
-            assignments: who owes what.
-            agreement: tells workers what they encode with.
+            members: senders of the frames.
+            assignments: of steps to workers.
+            agreement: answers workers that wait for scales.
             weight_sync: may wait for a hash.
-            most: refused frames in a row that drop a worker.
+            most: refused frames in a row after which a worker is dropped.
         """
         self.refused_tail, self._strikes = RefusedGradientTail(), StrikeCounter(most)
         self.notes: list[str] = []
-        """What a person should know, until somebody takes it out."""
+        """Notes for the user; the reader clears them."""
         self._members, self._assignments = members, assignments
         self._agreement, self._weight_sync = agreement, weight_sync
 
@@ -62,17 +62,17 @@ class Refusals:
 
         Args:
             worker: its rank.
-            error: what is wrong.
+            error: the fault.
             buckets: of a gradient.
-            was_in: whether the gradient was whole, and in the open step.
+            was_in: True if the gradient was complete in the open step.
 
         Raises:
-            FrameError: frames of all workers are refused: the fault is not theirs.
+            FrameError: frames of all workers are refused, so the fault is elsewhere.
             TransportError: the worker must be dropped, and cannot be.
         """
         owed = self._assignments.owed.get(worker)
         if owed is None and not was_in and self._weight_sync.awaits(worker):
-            self._weight_sync.reset_worker(worker)  # its answer is none: it gets the weights whole
+            self._weight_sync.reset_worker(worker)  # no valid answer: it gets the weights whole
         if owed is not None:
             if self.refused_tail.is_first(worker):
                 self._weight_sync.reset_worker(
@@ -83,20 +83,22 @@ class Refusals:
         if owed is not None or was_in:
             self._assignments.refuse(worker)
         if worker not in self._members.living:
-            self._assignments.lose(worker)  # nobody is there to be told
+            self._assignments.lose(worker)  # a dead worker cannot be told
         self._strike(worker, error)
 
     def accept(self, workers: Sequence[int]) -> None:
-        """The gradients of these were whole and sound."""
+        """Clears the strikes of workers whose gradients were sound."""
         self._strikes.clear(workers)
 
     def lose(self, worker: int) -> None:
-        """A worker is gone."""
+        """Removes a dead worker."""
         self.refused_tail.end(worker)
         self._strikes.clear([worker])
 
     def take_senders(self) -> list[tuple[int, FrameFault]]:
-        """Of whom frames were refused since this was last asked, and why, once for each frame."""
+        """Returns the senders of frames refused since the last call with the faults, once for each
+        frame.
+        """
         return self._strikes.take_senders()
 
     def _strike(self, worker: int, error: FrameError) -> None:
@@ -114,45 +116,45 @@ class Refusals:
 
 @final
 class RefusedGradientTail:
-    """Tells the rest of a refused gradient from what its worker sends next.
+    """Messages of a refused gradient that are still under way.
 
-    Messages of a worker come in the order in which they were sent. So what has the refused step, or
-    one before it, is of the rest until a message has another; what cannot be read is, as long as
-    the gradient can have more messages.
+    Messages of a worker arrive in the order of sending. So messages of the refused step, or of an
+    earlier one, belong to the tail until a message of another step arrives. An unreadable message
+    belongs to the tail as long as the gradient can have further messages.
     """
 
     def __init__(self) -> None:
         self._seen: dict[int, int] = {}  # messages of the gradient that a worker is sending
-        self._refused: dict[int, int] = {}  # by worker, the step
-        self._rest: dict[int, int] = {}  # by worker, messages that may still come
+        self._refused: dict[int, int] = {}  # step by worker
+        self._rest: dict[int, int] = {}  # messages that may still come, by worker
 
     def see(self, worker: int) -> None:
-        """A message of a gradient."""
+        """Counts a message of a gradient."""
         self._seen[worker] = self._seen.get(worker, 0) + 1
 
     def is_first(self, worker: int) -> bool:
-        """Whether no more than one message of its gradient was seen."""
+        """True if at most one message of the current gradient arrived."""
         return self._seen.get(worker, 0) < 2
 
     def end(self, worker: int) -> None:
-        """The gradient is whole, or its worker is gone: what comes next is of another."""
+        """Ends the gradient of a worker: the next message belongs to another."""
         for record in (self._seen, self._refused, self._rest):
             record.pop(worker, None)
 
     def refuse(self, worker: int, step: int, messages: int) -> None:
-        """A gradient of so many messages in all is refused, by those of it that were seen."""
+        """Refuses a gradient of so many messages in all, some of which have arrived."""
         self._refused[worker] = step
         self._rest[worker] = max(0, messages - self._seen.pop(worker, 0))
 
     def has_unreadable(self, worker: int) -> bool:
-        """Whether a message that cannot be read is of the rest."""
+        """True if an unreadable message belongs to the tail."""
         if not self._rest.get(worker):
             return False
         self._rest[worker] -= 1
         return True
 
     def has(self, worker: int, header: Header) -> bool:
-        """Whether a message is of the rest."""
+        """True if a message belongs to the tail."""
         step = self._refused.get(worker)
         if step is None:
             return False
@@ -166,36 +168,36 @@ class RefusedGradientTail:
 
 @final
 class StrikeCounter:
-    """A worker has as many strikes as frames of it were refused since a gradient of it was whole
-    and sound.
-    """
+    """Counter of strikes: refused frames of a worker since its last sound gradient."""
 
     def __init__(self, most: int) -> None:
-        """None yet.
+        """Starts without strikes.
 
         Args:
-            most: at so many in a row a worker is out.
+            most: refused frames in a row after which a worker is dropped.
         """
         self.most = most
         self._in_a_row: Counter[int] = Counter()
-        self._senders: list[tuple[int, FrameFault]] = []  # since somebody asked
+        self._senders: list[tuple[int, FrameFault]] = []  # since the last call
 
     def strike(self, worker: int, fault: FrameFault) -> int:
-        """A frame of a worker was refused; how many that makes in a row."""
+        """Counts a refused frame, and returns the strikes of its sender."""
         self._in_a_row[worker] += 1
         self._senders.append((worker, fault))
         return self._in_a_row[worker]
 
     def clear(self, workers: Iterable[int]) -> None:
-        """Gradients of these are whole and sound."""
+        """Clears the strikes of workers."""
         for worker in workers:
             self._in_a_row.pop(worker, None)
 
     def has_all(self, workers: Iterable[int]) -> bool:
-        """Whether each of these has strikes: then it is hardly their fault."""
+        """True if all these workers have strikes: then the fault is hardly theirs."""
         return all(worker in self._in_a_row for worker in workers)
 
     def take_senders(self) -> list[tuple[int, FrameFault]]:
-        """Of whom frames were refused since this was last asked, and why, once for each frame."""
+        """Returns the senders of frames refused since the last call with the faults, once for each
+        frame.
+        """
         senders, self._senders = self._senders, []
         return senders

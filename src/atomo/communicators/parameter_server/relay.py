@@ -1,12 +1,12 @@
-"""What goes from rank to rank, so that the master's link carries it once.
+"""Chain of workers that forward the master's frames, so that the master's link carries them once.
 
-The workers that are free when a step opens form a chain in rank order. Each is told who is before
-and behind it, and hands on each frame, unopened, while the next comes; weights are cut into pieces
-for that. W workers then take about as long as one. Who is still busy is in no chain and holds
-nobody.
+The workers that are free when a step opens form a chain in rank order. Each worker gets the ranks
+before and after it, and forwards each frame undecoded while the next one arrives; weights are cut
+into pieces for that. W workers then take about as long as one. A busy worker is in no chain and
+delays nobody.
 
-Where a worker dies, those behind it are told by who stood behind it, and tell the master, who sends
-them what they need by itself; those before it have all that they need.
+If a worker dies, the next one sends a BROKEN frame down the chain. Each worker behind tells the
+master, which sends the frames to it directly. The workers before the dead one have all frames.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,27 +42,27 @@ SHORT: Final = 64  # bytes; a frame that says no more than its header has fewer
 
 
 class ChainBroken(Exception):
-    """A worker between the master and this one died before all was handed on."""
+    """A worker between the master and this one died before it had forwarded all frames."""
 
 
 @final
 @dataclass(frozen=True)
 class Relay:
-    """A worker's place in the chain."""
+    """Neighbours of a worker in the chain."""
 
     source: int
-    """The rank that pieces come from."""
+    """Rank that frames come from."""
     to: int
-    """The one that they are handed to; 0: it is the last."""
+    """Rank that frames are forwarded to; 0 for the last worker."""
 
 
 def piece_entries(entries: int) -> int:
-    """How many entries a piece has, but for the last; both ends compute it."""
+    """Returns the entries of a piece, except the last; both ends compute it."""
     return max(SMALLEST, -(-entries // PIECES))
 
 
 def places(workers: Sequence[int]) -> Iterator[tuple[int, Relay]]:
-    """Each worker of a chain, and its place."""
+    """Yields each worker of a chain with its neighbours."""
     links = [MASTER, *workers, MASTER]
     for before, worker, behind in zip(links, links[1:], links[2:], strict=False):
         yield worker, Relay(before, behind)
@@ -71,7 +71,7 @@ def places(workers: Sequence[int]) -> Iterator[tuple[int, Relay]]:
 def relay_frames(
     step: int, weights: Float[Tensor, " n"], flags: Mapping[int, Flag]
 ) -> Iterator[tuple[int, Bytes]]:
-    """Weights down a chain: to each worker its place, and the pieces to the first."""
+    """Yields weights down a chain: the neighbours to each worker, and the pieces to the first."""
     for worker, place in places([*flags]):
         section = torch.tensor([place.source, place.to], dtype=torch.int32)
         yield worker, pack(Header(Kind.RELAY, step, flags=flags[worker]), [section], RAW)
@@ -82,7 +82,7 @@ def relay_frames(
 def chain_frames(
     step: int, workers: Sequence[int], frames: Sequence[Bytes]
 ) -> Iterator[tuple[int, Bytes]]:
-    """Frames down a chain: to each worker its place, and the frames to the first."""
+    """Yields frames down a chain: the neighbours to each worker, and the frames to the first."""
     for worker, place in places(workers):
         section = torch.tensor([place.source, place.to, len(frames)], dtype=torch.int32)
         yield worker, pack(Header(Kind.CHAIN, step), [section], RAW)
@@ -91,7 +91,7 @@ def chain_frames(
 
 
 def read_relay(frame: Bytes, rank: int, size: int) -> Relay:
-    """A worker's place.
+    """Returns the neighbours of a worker.
 
     Raises:
         FrameError: there is no such place.
@@ -106,7 +106,7 @@ def checked(ranks: Sequence[int], rank: int, size: int) -> Relay:
 
 
 def read_chain(frame: Bytes, rank: int, size: int) -> tuple[Relay, int]:
-    """A worker's place, and how many frames come.
+    """Returns the neighbours of a worker and the number of frames.
 
     Raises:
         FrameError: there is no such place, or nothing comes.
@@ -120,7 +120,7 @@ def read_chain(frame: Bytes, rank: int, size: int) -> tuple[Relay, int]:
 def forward_frames(
     transport: Transport, relay: Relay, count: int, timeout_s: float, what: str
 ) -> Iterator[Bytes]:
-    """Frames of the master's as they come, each of them already on its way to the next worker.
+    """Yields frames of the master as they arrive, each already forwarded to the next worker.
 
     Raises:
         ChainBroken: they do not come, as the next worker is told.
@@ -139,17 +139,17 @@ def forward_frames(
 
 
 def broken_frame(step: int, worker: int) -> Bytes:
-    """What was to come down the chain does not come to this worker."""
+    """Returns the frame that says that this worker gets no further frame of the chain."""
     return pack(Header(Kind.BROKEN, step, worker), [], RAW)
 
 
 def is_broken(frame: Bytes) -> bool:
-    """Whether a frame says that no other comes. Of those that are long no checksum is computed."""
+    """True for a BROKEN frame. Longer frames are not checked: no checksum is computed."""
     return frame.size < SHORT and read_header(frame).kind is Kind.BROKEN
 
 
 def receive_next(transport: Transport, source: int, timeout_s: float, what: str) -> Bytes:
-    """The next frame down the chain, or one that says that it is broken."""
+    """Returns the next frame of the chain, or a BROKEN frame if its sender died."""
     try:
         return transport.receive(source, timeout_s, what).data
     except PeerLost as lost:
@@ -159,7 +159,7 @@ def receive_next(transport: Transport, source: int, timeout_s: float, what: str)
 
 
 def give(transport: Transport, to: int, frame: Bytes, what: str) -> None:
-    """Sends to the next worker, if it is still there: that it is not is no matter of this one's."""
+    """Sends a frame to the next worker; ignores its death, which does not concern this worker."""
     try:
         transport.send(to, frame, what)
     except PeerLost as lost:
@@ -169,7 +169,7 @@ def give(transport: Transport, to: int, frame: Bytes, what: str) -> None:
 
 
 def drain(transport: Transport, timeout_s: float) -> None:
-    """Waits until all has left that goes to somebody who is there."""
+    """Waits until all frames to living ranks have left."""
     while True:
         try:
             return transport.drain(timeout_s)
@@ -187,7 +187,7 @@ def receive_relayed(
     timeout_s: float,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, " n"]:
-    """The weights of a step as float32, of which each piece is handed on as it comes, as `dtype`.
+    """Returns the weights of a step as float32, and forwards each piece of `dtype` as it arrives.
 
     Raises:
         FrameError: a piece is not the next one, or not of these weights.
@@ -202,7 +202,7 @@ def receive_relayed(
 
 
 def read_piece(frame: Bytes, step: int, number: int, due: Field) -> Float[Tensor, " n"]:
-    """The entries of one piece."""
+    """Returns the entries of one piece."""
     header = read_header(frame)
     if (header.kind, header.step, header.bucket) != (Kind.PART, step, number):
         raise FrameError(

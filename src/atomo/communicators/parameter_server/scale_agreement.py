@@ -1,4 +1,4 @@
-"""The master's part where the workers of a step agree on scales before they encode."""
+"""Agreement on scales among the workers of a step, at the master."""
 
 from collections.abc import Collection, Sequence
 from typing import final
@@ -17,7 +17,7 @@ __all__ = ["ScaleAgreement"]
 
 @final
 class ScaleAgreement:
-    """Takes in what workers ask for, and tells them what was agreed on."""
+    """Collector of the scales that workers propose, which answers with the agreed scales."""
 
     def __init__(self, commands: CommandSender) -> None:
         self._commands = commands
@@ -26,16 +26,16 @@ class ScaleAgreement:
         self._answered: dict[int, int] = {}  # by worker, the last step that it was answered for
 
     def open(self, step: int, needed: int, buckets: Sequence[Bucket]) -> None:
-        """A step is open, in whose buckets so many workers agree."""
+        """Opens a step in which so many workers agree."""
         self._step, self._scales = step, Scales(needed)
         self._answered = {w: at for w, at in self._answered.items() if at != step}
         self._count = sum(len(bucket.agreeing) for bucket in buckets)
 
     def answer(self, message: Message) -> None:
-        """Answers who waits for scales, once enough have asked.
+        """Answers the workers that wait for scales once enough have asked.
 
         Raises:
-            FrameError: it is no question, or the second of this worker.
+            FrameError: the frame is no query, or the second one of this worker.
         """
         asked = read_scales(message.data, self._count)
         if self._scales.has_asked(message.source):
@@ -45,10 +45,10 @@ class ScaleAgreement:
         self._tell(self._scales.ask(message.source, asked))
 
     def refuse(self, worker: int, step: int) -> None:
-        """Who is late gets none: what it encodes never counts.
+        """Answers a late worker with no scales: its gradient never counts.
 
         Raises:
-            FrameError: it was answered already, and would take this for an order.
+            FrameError: the worker was answered already, and would take this for a command.
         """
         if self._answered.get(worker) == step:
             raise FrameError(
@@ -58,17 +58,17 @@ class ScaleAgreement:
         self._commands.send(worker, Kind.SCALES, [torch.empty(0, dtype=torch.float64)])
 
     def cancel(self, worker: int, step: int) -> bool:
-        """A worker waits for no more than a refusal: its gradient of this step does not count.
+        """Answers with a refusal if the worker waits for scales: its gradient does not count.
 
         Returns:
-            Whether gradients ask for scales at all.
+            True if the codecs of the step need scales.
         """
         if self._count and self._answered.get(worker) != step:
             self.refuse(worker, step)
         return self._count > 0
 
     def lose(self, worker: int, left: Collection[int]) -> None:
-        """A worker is gone, and nobody waits for what it would ask for."""
+        """Removes a dead worker, and answers the others if enough have asked."""
         self._tell(self._scales.lose(worker, left))
 
     def _tell(self, workers: Sequence[int]) -> None:

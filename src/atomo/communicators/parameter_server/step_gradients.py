@@ -1,4 +1,4 @@
-"""The gradients of one step, as they come in."""
+"""Gradients of one step as they arrive."""
 
 from collections.abc import Mapping, Sequence
 from typing import final
@@ -33,7 +33,7 @@ class StepGradients:
         late_counts: bool,
         images: int = 0,
     ) -> None:
-        """Nothing yet.
+        """Starts without gradients.
 
         Args:
             step: whose gradients these are.
@@ -47,7 +47,7 @@ class StepGradients:
         """
         self.step, self.reports = step, dict[int, Report]()
         self.shares: tuple[float, ...] = ()
-        """What each gradient weighs in the sum, in rank order, or all do; known once closed."""
+        """Weight of each gradient in rank order, or one weight for all; known once closed."""
         self._buckets, self._out = buckets, out
         self._most, self._late_counts = needed, late_counts
         self._most_images = images or MOST_IMAGES
@@ -57,21 +57,21 @@ class StepGradients:
 
     @property
     def needed(self) -> int:
-        """How many close the step."""
+        """Number of gradients that close the step."""
         return min(self._most, len(self._arrived))
 
     @property
     def missing(self) -> list[int]:
-        """Who may still complete its gradient."""
+        """Workers whose gradient is not complete yet."""
         return [worker for worker in self._arrived if worker not in self.reports]
 
     @property
     def possible(self) -> int:
-        """How many gradients it has at most."""
+        """Largest possible number of gradients."""
         return len(self._arrived)
 
     def add(self, worker: int, bucket: int, frame: Bytes) -> None:
-        """The gradient of one bucket.
+        """Adds a bucket of a gradient.
 
         Raises:
             FrameError: it came twice.
@@ -85,7 +85,7 @@ class StepGradients:
             self._sum.advance(self._buckets[bucket], self._arrived, [*self._arrived])
 
     def complete(self, worker: int, frame: Bytes) -> None:
-        """The report of a worker: nothing more comes of it.
+        """Takes a worker's report: its gradient is complete.
 
         Raises:
             FrameError: buckets are missing, or numbers are impossible.
@@ -101,24 +101,24 @@ class StepGradients:
 
     @property
     def has_no_workers(self) -> bool:
-        """Whether nobody is left whose gradient could count."""
+        """True if no worker is left whose gradient could count."""
         return not self._arrived
 
     def drop(self, worker: int) -> None:
-        """A worker is gone."""
+        """Removes a dead worker; a complete gradient still counts."""
         if worker not in self.reports:
             self._sharing.discard(worker)
             self.exclude(worker)
 
     def exclude(self, worker: int) -> bool:
-        """What a worker sent does not count; whether it was whole."""
+        """Removes a worker's gradient, and returns True if it was complete."""
         whole = self.reports.pop(worker, None) is not None
         if self._arrived.pop(worker, None) is not None:
             self._sum = self._new_sum()
         return whole
 
     def close(self, images: Mapping[int, int]) -> Mapping[int, Mapping[int, Bytes]]:
-        """Adds what is not in the sum yet; the frames that are in it, by worker, in rank order.
+        """Adds the remaining frames, and returns the frames in the sum by worker in rank order.
 
         Args:
             images: of each gradient, by worker, as the master asked for them.
@@ -135,13 +135,13 @@ class StepGradients:
         return {worker: self._arrived[worker] for worker in order}
 
     def _shares_of(self, images: Sequence[int]) -> tuple[float, ...]:
-        """What gradients of so many images weigh; one number, where all weigh the same."""
+        """Returns the weights of gradients of so many images; one number if all are equal."""
         share, mean = self._share_of(len(images)), sum(images) / len(images)
         return (share,) if len({*images}) < 2 else tuple(share * count / mean for count in images)
 
     def _share_of(self, count: int) -> float:
-        """What each of so many gradients weighs. Of those left out a part comes back, as of those
-        that are late.
+        """Returns the weight of each of so many gradients. With `late_counts`, gradients outside
+        the sum come back later, so that each has its weight among all workers.
         """
         return 1 / max(1, len(self._sharing) if self._late_counts else count)
 

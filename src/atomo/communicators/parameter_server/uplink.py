@@ -1,4 +1,4 @@
-"""A worker's gradient on its way to the master: held where it must be whole, encoded, and sent."""
+"""Uplink of a worker: holds a gradient if it must be whole, encodes it, and sends it."""
 
 import math
 import time
@@ -26,7 +26,7 @@ __all__ = ["MASTER", "Uplink"]
 MASTER: Final = 0
 
 Place = Callable[[], AbstractContextManager[None]]
-"""Where something is computed."""
+"""Context in which a bucket is encoded."""
 
 
 @final
@@ -45,7 +45,7 @@ class Uplink:
         threads: int,
         keep: Callable[[int, int, Bytes], None],
     ) -> None:
-        """An uplink.
+        """Starts without a step.
 
         Args:
             transport: what connects the worker with the master.

@@ -1,4 +1,4 @@
-"""What workers keep from step to step: asked for, and given, while nobody computes."""
+"""States that workers keep from step to step: collected and sent while no worker computes."""
 
 from collections.abc import Callable, Sequence
 from typing import final
@@ -19,7 +19,7 @@ __all__ = ["WorkerStates"]
 
 @final
 class WorkerStates:
-    """The states of workers, on their way to the master and back."""
+    """States of workers on their way to the master and back."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class WorkerStates:
     ) -> None:
         self._members, self._commands, self._receiver = members, commands, receiver
         self._refuse = refuse
-        self._due: list[int] = []  # whose states are waited for
+        self._due: list[int] = []  # workers whose states are missing
 
     def ask(self, workers: Sequence[int], purpose: str) -> dict[int, dict[str, Tensor]]:
-        """What these workers keep, as far as they live."""
+        """Returns the states of these workers, except those that die."""
         for worker in workers:
             self._commands.send(worker, Kind.SAVE)
         states: dict[int, dict[str, Tensor]] = {}
@@ -49,7 +49,9 @@ class WorkerStates:
         return states
 
     def ask_again(self, worker: int) -> None:
-        """To a worker of which something was refused: it may have been its state."""
+        """Asks again for the state of a worker after a refusal: the refused frame may have been the
+        state.
+        """
         if worker in self._due:
             self._commands.send(worker, Kind.SAVE)
 
@@ -61,12 +63,12 @@ class WorkerStates:
             self._refuse(message.source, error)
 
     def give(self, worker: int, state: State) -> None:
-        """A worker goes on from this state."""
+        """Sends a worker the state that it continues from."""
         frame = state_frame(self._commands.header(worker, Kind.STATE), state)
-        self._members.send(worker, frame, "an order to state")
+        self._members.send(worker, frame, "a command to state")
 
     def lend(self, joining: Sequence[int], spare_state: Callable[[State], State]) -> None:
-        """Those who join begin with what is lent of the state of the first other one that lives."""
+        """Sends joining spares a part of the state of the first other living worker."""
         others = [worker for worker in self._members.living if worker not in joining]
         for other in others:
             if states := self.ask([other], "those who join"):

@@ -1,4 +1,4 @@
-"""How the weights come down: a file for each way. To add one: write it, and list it in WAYS.
+"""Weight syncs: a module for each value of `--down`. To add one, list it in MAKERS.
 
 `weights` sends them whole, `updates` the frames that counted, and `auto` whichever is fewer bytes;
 the workers' weights are the same bits. `delta` sends coded differences, and workers lag behind.
@@ -40,18 +40,18 @@ __all__ = [
 @final
 @dataclass(frozen=True)
 class SyncInputs:
-    """What the ways down are made of."""
+    """Inputs of the weight syncs."""
 
     one_host: bool
-    """Whether all ranks are on it."""
+    """True if all ranks are on one host."""
     state: Callable[[], Mapping[str, Tensor]]
-    """Of the master's optimiser."""
+    """Returns the state of the master's optimiser."""
     buckets: Sequence[Bucket]
-    """Of the weights, with the codecs of their differences, where such are sent."""
+    """Buckets of the weights, with the codecs of their differences, for `delta`."""
     coder: DifferenceCoder
-    """For these."""
+    """Encoder of differences, for `delta`."""
     dtype: torch.dtype = torch.float32
-    """What weights travel as, where they alone do."""
+    """Type of whole weights in frames, for `weights`."""
 
 
 def make_auto(source: SyncInputs) -> WeightSync:
@@ -70,5 +70,5 @@ MAKERS: Final[Mapping[str, Callable[[SyncInputs], WeightSync]]] = MappingProxyTy
 
 
 def make_weight_sync(downlink: str, source: SyncInputs) -> WeightSync:
-    """The master's end of a way down, by its canonical setting."""
+    """Returns the master's weight sync for a canonical `--down`."""
     return MAKERS[downlink_name(downlink)](source)

@@ -1,9 +1,9 @@
-"""The contract of a way down: how the workers come to the weights of the step that is open.
+"""Contract of a weight sync, which brings workers to the weights of the open step.
 
-The master's weights have a version: the number of steps that have been taken. Step t opens at
-version t - 1, and a worker computes its gradient there. A way down says with which frames a worker
-that is not busy comes to that version; who was busy when steps opened has missed some of it. What
-it returns is sent in order, and nothing else goes to that worker in between.
+The version of the master's weights is the number of steps taken. Step t opens at version t - 1, and
+workers compute their gradients there. A weight sync makes the frames that bring an idle worker to
+that version; a worker that was busy has missed some steps. The frames are sent in order, with no
+other frame to that worker in between.
 """
 
 from abc import ABC, abstractmethod
@@ -29,22 +29,22 @@ class Replica(Protocol):
     weights: Float[Tensor, " n"]
     """Stepped in place."""
     gradient: Float[Tensor, " n"]
-    """What the next step takes."""
+    """Gradient of the next step."""
 
     def step(self, step: int, factor: float = 1.0) -> None:
         """Takes step number `step`, `factor` times as long, with what lies in `gradient`."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What the optimiser keeps from step to step."""
+        """Returns the state of the optimiser."""
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replaces its state by what `state_dict` returned."""
+        """Restores a state of `state_dict`."""
 
 
 @final
 @dataclass(frozen=True)
 class CountedStep:
-    """A step that the master took."""
+    """Step that the master took."""
 
     step: int
     counted: Mapping[int, Mapping[int, Bytes]]
@@ -57,23 +57,24 @@ class CountedStep:
 
 
 class WeightSync(ABC):
-    """The master's end of a way down. Abstract; subclasses are final."""
+    """Master's end of a weight sync. Abstract; subclasses are final."""
 
     notes: list[str]
-    """What a person should know, until somebody takes it out."""
+    """Notes for the user; the reader clears them."""
 
     def initial_query(self, worker: int, weights: Float[Tensor, " n"]) -> list[Bytes]:
-        """What a worker is asked before the first step of a run that starts anew."""
+        """Returns the query to a worker before the first step of a new run."""
         del worker, weights
         return []
 
     @abstractmethod
     def open(self, step: int, weights: Float[Tensor, " n"]) -> None:
-        """A step is open at these weights, which change in place when it is taken."""
+        """Opens a step at these weights, which change in place at the end of the step."""
 
     @abstractmethod
     def commands(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
-        """What has these workers, in rank order, compute the gradient of the open step.
+        """Returns the frames after which these workers, in rank order, compute the gradient of the
+        open step.
 
         Returns:
             To whom, and what, in the order of sending. One of the frames for each worker has its
@@ -81,24 +82,26 @@ class WeightSync(ABC):
         """
 
     def commit(self, taken: CountedStep) -> None:
-        """The open step was taken: its weights are now those of the next version."""
+        """Notes that the open step was taken: its weights are those of the next version."""
         del taken
 
     def reset_worker(self, worker: int) -> None:
-        """A worker is gone: it needs nothing any more."""
+        """Forgets the version and the query of a worker that died or could not follow."""
         del worker
 
     def checkpoint_frames(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
-        """What each worker gets when nobody computes, before a checkpoint or the end."""
+        """Returns the frames to each worker before a checkpoint or the end, while no worker
+        computes.
+        """
         return {worker: [] for worker in workers}
 
     def awaits(self, worker: int) -> bool:
-        """Whether a worker owes the hash of its weights."""
+        """True if a worker owes the hash of its weights."""
         del worker
         return False
 
     def on_hash(self, worker: int, frame: Bytes) -> None:
-        """A worker answered with the hash of its weights.
+        """Takes the hash of a worker's weights.
 
         Raises:
             FrameError: nobody had asked, or it is none.

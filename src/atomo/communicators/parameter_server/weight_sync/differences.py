@@ -1,4 +1,4 @@
-"""Coded differences of weights: frames that move the weights of all who have the same, alike."""
+"""Coded differences of weights: frames that move equal weights to equal weights."""
 
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -21,7 +21,7 @@ BASE: Final = Field(torch.int64, (1,))
 @final
 @dataclass(frozen=True)
 class DifferenceCoder:
-    """What turns differences into frames."""
+    """Encoder of differences of weights."""
 
     compression: Compression
     seed: int
@@ -29,7 +29,9 @@ class DifferenceCoder:
     def frame(
         self, bucket: Bucket, wanted: Float[Tensor, " n"], here: Float[Tensor, " n"], version: int
     ) -> Bytes:
-        """What brings a bucket of weights from `here`, of the version before, towards `wanted`."""
+        """Returns the frame that moves a bucket from `here`, of the previous version, towards
+        `wanted`.
+        """
         sections = [torch.tensor([version - 1])]
         for part in bucket.parts:
             goal = wanted[part.start : part.stop].view(part.shape)
@@ -48,7 +50,7 @@ class DifferenceCoder:
 
 
 def add_difference(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], base: int) -> None:
-    """Moves a bucket of weights of version `base`, in place, as a frame says.
+    """Applies a frame to a bucket of weights of version `base`, in place.
 
     Raises:
         FrameError: the frame is not one of this bucket, or leads on from another version.
@@ -68,7 +70,7 @@ def add_difference(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], base:
 
 
 def is_exact(part: Part) -> bool:
-    """Whether it travels as the weights themselves."""
+    """True if the codec is lossless, so that the weights themselves are sent."""
     return Law.LOSSLESS in part.codec.laws
 
 

@@ -1,4 +1,4 @@
-"""Workers that keep up with the master, step by step, and the steps that they have yet to learn."""
+"""Log of the steps that followers have missed."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from atomo.wire import Bytes
 __all__ = ["FollowerLog", "StepFrames", "size"]
 
 StepFrames = Callable[[int], list[Bytes]]
-"""What leads a worker, by its rank, from one version to the next."""
+"""Returns the frames that lead a worker, by rank, from one version to the next."""
 
 
 def size(frames: list[Bytes]) -> int:
-    """Bytes of all of them."""
+    """Returns the bytes of all frames."""
     return sum(frame.size for frame in frames)
 
 
@@ -34,15 +34,15 @@ class FollowerLog:
         return worker in self._at
 
     def join(self, worker: int) -> None:
-        """A worker is at the newest version."""
+        """Marks a worker as a follower at the newest version."""
         self._at[worker] = self.newest
 
     def leave(self, worker: int) -> None:
-        """A worker does not follow, or no longer."""
+        """Marks a worker as no follower."""
         self._at.pop(worker, None)
 
     def advance(self, version: int, entry: StepFrames, snapshot_bytes: int) -> None:
-        """There is a version after the newest, to which `entry` leads.
+        """Adds a version after the newest, with the frames that lead there.
 
         Args:
             version: its number.
@@ -59,11 +59,13 @@ class FollowerLog:
             self._log.popleft()
 
     def behind(self, worker: int) -> int:
-        """How many versions a follower is behind the newest."""
+        """Returns the number of versions that a follower is behind."""
         return self.newest - self._at[worker]
 
     def missed(self, worker: int) -> list[Bytes] | None:
-        """What leads a follower to the newest version, or None where only a snapshot does."""
+        """Returns the frames that lead a follower to the newest version; None if only a snapshot
+        does.
+        """
         steps = self.behind(worker)
         if steps > len(self._log):
             return None
@@ -71,5 +73,5 @@ class FollowerLog:
         return [frame for entry, _ in entries for frame in entry(worker)]
 
     def last(self, worker: int) -> list[Bytes] | None:
-        """What leads to the newest version from the one before it; None: it is not known."""
+        """Returns the frames that lead from the previous to the newest version; None if unknown."""
         return self._log[-1][0](worker) if self._log else None

@@ -1,4 +1,4 @@
-"""Whether to stay with what costs more now, when changing has a price of its own."""
+"""Ski rental: when to pay for a change that makes each step cheaper."""
 
 from typing import final
 
@@ -17,7 +17,8 @@ class SkiRental:
         self._regret = 0.0
 
     def should_keep(self, here: int, there: int, change: int) -> bool:
-        """Whether to go on as before for one more step. Otherwise the account begins anew.
+        """True to keep the current choice for one more step; False to change, which resets the
+        account.
 
         Args:
             here: what the step costs without a change, bytes.

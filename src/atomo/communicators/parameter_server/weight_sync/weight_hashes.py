@@ -1,4 +1,4 @@
-"""Which workers were asked for the hash of their weights, and what it should be."""
+"""Queries for the hash of workers' weights, and the comparison with the master's."""
 
 from collections import Counter
 from typing import Final, final
@@ -18,7 +18,7 @@ PATIENCE: Final = 2  # a worker whose weights differ so often gets them whole fr
 
 @final
 class WeightHashes:
-    """Asks, compares, and says what differs."""
+    """Queries, expected hashes, and workers whose weights differed."""
 
     def __init__(self) -> None:
         self._asked: dict[int, int] = {}  # the version, by worker: never twice for the same
@@ -27,11 +27,13 @@ class WeightHashes:
         self._differed: Counter[int] = Counter()
 
     def due(self, version: int) -> bool:
-        """Whether all are compared at this version."""
+        """True if all workers are compared at this version."""
         return version > 0 and version % CHECK_EVERY == 0
 
     def ask(self, worker: int, version: int, weights: Float[Tensor, " n"]) -> list[Bytes]:
-        """The question to a worker that should have these weights; none where it was asked."""
+        """Returns the query to a worker that should have these weights; empty if it was asked
+        already.
+        """
         if self._asked.get(worker) == version:
             return []
         if self._latest[0] != version:
@@ -40,19 +42,19 @@ class WeightHashes:
         return [hash_order(version)]
 
     def awaits(self, worker: int) -> bool:
-        """Whether a worker has yet to answer."""
+        """True if a worker owes an answer."""
         return worker in self._due
 
     def cancel(self, worker: int) -> None:
-        """A worker is gone, and answers nothing."""
+        """Cancels the query of a worker."""
         self._due.pop(worker, None)
 
     def is_unfit(self, worker: int) -> bool:
-        """Whether the weights of a worker differed too often for it to follow."""
+        """True if a worker's weights differed too often for it to follow."""
         return self._differed[worker] >= PATIENCE
 
     def difference(self, worker: int, frame: Bytes) -> str:
-        """What a person should know of a worker's answer; empty: its weights are the right ones.
+        """Returns a note for the user about a worker's answer; empty if its weights are right.
 
         Raises:
             FrameError: the frame answers nothing that was asked.
@@ -68,7 +70,7 @@ class WeightHashes:
 
 
 def note_of(worker: int, version: int, unfit: bool) -> str:
-    """What a person should know of weights that are not the master's."""
+    """Returns a note for the user about weights that differ from the master's."""
     what = (
         f"worker {worker} had other weights than the master after step {version}"
         if version

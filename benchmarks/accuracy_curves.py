@@ -10,7 +10,7 @@ from typing import Any
 
 from compare_runs import read
 
-from atomo.plotting import pyplot_for
+from atomo.core.plotting import pyplot_for
 
 
 def main() -> None:

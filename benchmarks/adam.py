@@ -30,11 +30,11 @@ from torch.nn.functional import cross_entropy
 
 import atomo
 from atomo.codecs import CODECS
-from atomo.communicators.direct import Direct
-from atomo.integrations.optimizer import AveragedOptimizer
-from atomo.models import build_model
-from atomo.tasks.language.transformer import TransformerLanguageModel
+from atomo.exchange.collectives.direct import Direct
+from atomo.hooks.optimizer import AveragedOptimizer
 from atomo.transports import network
+from atomo.workloads.language.transformer import TransformerLanguageModel
+from atomo.workloads.models import build_model
 
 RANKS: Final = 2
 WINDOW: Final = 64

@@ -20,7 +20,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
-from atomo.comm_types import PARAMETER_SERVER, name_of_stored
+from atomo.config.comm_types import PARAMETER_SERVER, name_of_stored
 
 ROOT: Final = Path(__file__).parent.parent
 CLUSTER: Final = str(ROOT / "tools" / "virtual_cluster.py")

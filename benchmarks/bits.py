@@ -24,6 +24,7 @@ from codecs_common import SPECS, find_gradient
 from torch import Generator, Tensor
 
 import atomo
+from atomo.analysis.measure import measure_codec
 from atomo.codecs import Codec, Granularity, make_codec
 from atomo.codecs.levels.payload import Levels
 from atomo.codecs.levels.qsgd import QSGD
@@ -32,7 +33,6 @@ from atomo.codecs.sketches.sketchml import Sketched
 from atomo.codecs.sparse.payload import Sparse
 from atomo.kernels import entropy, rice
 from atomo.kernels.clusters import packed_bytes
-from atomo.measure import measure_codec
 from atomo.wire import Compression
 
 SIGNS = ("signsgd", "signum", "efsignsgd", "onebit")

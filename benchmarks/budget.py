@@ -28,15 +28,15 @@ from thread_jobs import accuracy, train
 from torch import Tensor
 
 from atomo.codecs import make_codec
-from atomo.config import Settings
-from atomo.data import epoch_seed
+from atomo.config.file import read_settings
+from atomo.config.settings import Settings
+from atomo.core.plotting import pyplot_for
 from atomo.errors import AtomoError
 from atomo.memory import kind_of
 from atomo.planning import measure_passes
 from atomo.planning.compression_errors import measure_compression_errors
-from atomo.plotting import pyplot_for
-from atomo.settings_file import read_settings
-from atomo.training.job import Job, make_job
+from atomo.training.job.job import Job, make_job
+from atomo.workloads.datasets import epoch_seed
 
 CODES = (
     "sgd", "topk(ratio=0.01)", "qsgd", "svd(rank=3)", "bf16", "topk(ratio=0.1)", "efsignsgd",

@@ -11,8 +11,8 @@ from typing import final
 
 from chaos_job import Cluster, Training
 
-from atomo.training.index import steps
-from atomo.training.manifest import manifest_name
+from atomo.training.checkpoints.index import steps
+from atomo.training.checkpoints.manifest import manifest_name
 
 __all__ = ["FAULTS", "Fault", "Scene", "drawn", "make_garbage_folder"]
 

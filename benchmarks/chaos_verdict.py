@@ -10,9 +10,9 @@ from chaos_calm import Calm, ended
 from chaos_faults import FAULTS
 from chaos_job import Training, unequal
 
-from atomo.tasks import make_task
-from atomo.training.checkpoint import latest, load
-from atomo.training.scoring import build_subject, score
+from atomo.training.checkpoints.checkpoint import latest, load
+from atomo.training.evaluation.scoring import build_subject, score
+from atomo.workloads import make_task
 
 __all__ = ["Done", "Result", "Stretch", "broken", "closed", "judged", "outside", "stretches"]
 

@@ -17,10 +17,10 @@ from codecs_common import SPECS, find_gradient
 from codecs_picture import Figures, draw
 from torch import Tensor
 
-from atomo.allocator import keep_freed_memory
+from atomo.analysis.measure import Measurement, copy_time, measure_codec, timed
 from atomo.codecs import make_codec
-from atomo.measure import Measurement, copy_time, measure_codec, timed
-from atomo.plotting import pyplot_for
+from atomo.core.allocator import keep_freed_memory
+from atomo.core.plotting import pyplot_for
 
 
 def main() -> None:

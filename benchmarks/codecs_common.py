@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
-from atomo.training.sample_gradient import sample_gradient
+from atomo.training.step.sample_gradient import sample_gradient
 
 __all__ = ["SPECS", "find_gradient"]
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 from atomo.codecs import make_codec
-from atomo.plotting import pyplot_for
+from atomo.core.plotting import pyplot_for
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {

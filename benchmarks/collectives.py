@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from mpi4py import MPI
 
-from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
-from atomo.communicators import Direct
-from atomo.communicators.collective import Addend
+from atomo.core.allocator import keep_freed_memory
+from atomo.exchange import Direct
+from atomo.exchange.collectives.collective import Addend
 from atomo.transports.mpi import connect
 from atomo.wire import Bytes
 

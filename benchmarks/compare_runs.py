@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from atomo.plotting import pyplot_for
+from atomo.core.plotting import pyplot_for
 
 # The x axis of the plots: its scale, and the increment of one step.
 AXES: Final[Mapping[str, tuple[str, Callable[[dict[str, Any]], float]]]] = MappingProxyType(

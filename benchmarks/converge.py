@@ -22,14 +22,14 @@ from pathlib import Path
 import torch
 from thread_jobs import accuracy, train
 
-from atomo.arguments import parse_arguments, to_arguments
 from atomo.codecs import CODECS
-from atomo.config import Settings
+from atomo.config.settings import Settings
+from atomo.core.arguments import parse_arguments, to_arguments
 from atomo.errors import AtomoError, ConfigError
 from atomo.memory import MEMORIES
-from atomo.recipes import RECIPES
-from atomo.training.causes import at_start
-from atomo.training.events import Caution, Event
+from atomo.options.recipes import RECIPES
+from atomo.training.job.events import Caution, Event
+from atomo.training.records.causes import at_start
 
 COLUMNS: Mapping[str, str] = {
     "1 worker": "--n 2",

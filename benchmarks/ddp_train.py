@@ -25,12 +25,12 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import atomo
-from atomo.data import Dataset, load_dataset
-from atomo.integrations.options import HookOptions
+from atomo.core.randomness import derive
+from atomo.hooks.options import HookOptions
 from atomo.memory import kind_of
-from atomo.models import build_model
-from atomo.randomness import derive
-from atomo.training.shard import Shard
+from atomo.training.job.shard import Shard
+from atomo.workloads.datasets import Dataset, load_dataset
+from atomo.workloads.models import build_model
 
 ONE_BUCKET_MB = 1000  # the PowerSGD hook starts collectives out of order where there are several
 

@@ -23,7 +23,7 @@ from time_to_accuracy import hosts_of, on_hosts
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from atomo.models import build_model
+from atomo.workloads.models import build_model
 
 HOOKS: Final = (
     "none",

@@ -23,17 +23,17 @@ ROOT = Path(__file__).parents[1]
 SUITE = [
     "tests/cli/test_cli_faults.py",
     "tests/cli/test_cli_spares.py",
-    "tests/communicators/test_deaths.py",
-    "tests/communicators/test_garbage.py",
-    "tests/communicators/test_lies.py",
-    "tests/communicators/test_pace.py",
-    "tests/communicators/test_slow.py",
-    "tests/communicators/test_spares.py",
-    "tests/training/test_failpoints.py",
-    "tests/training/test_full_disk.py",
-    "tests/training/test_left_behind.py",
-    "tests/training/test_outages.py",
-    "tests/training/test_tampered.py",
+    "tests/exchange/test_deaths.py",
+    "tests/exchange/test_garbage.py",
+    "tests/exchange/test_lies.py",
+    "tests/exchange/test_pace.py",
+    "tests/exchange/test_slow.py",
+    "tests/exchange/parameter_server/test_spares.py",
+    "tests/training/folder/test_failpoints.py",
+    "tests/training/folder/test_full_disk.py",
+    "tests/training/folder/test_left_behind.py",
+    "tests/training/folder/test_outages.py",
+    "tests/training/folder/test_tampered.py",
 ]
 COUNTS = re.compile(r"(\d+) (passed|failed|error)")
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)

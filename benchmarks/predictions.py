@@ -21,10 +21,10 @@ from typing import Any, Final
 from time_to_accuracy import CLUSTER, hosts_of, on_host
 
 from atomo.codecs import CODECS
-from atomo.comm_types import PARAMETER_SERVER, settings_of_stored
-from atomo.config import Settings
-from atomo.launch.mpirun import python_command
-from atomo.plotting import pyplot_for
+from atomo.config.comm_types import PARAMETER_SERVER, settings_of_stored
+from atomo.config.settings import Settings
+from atomo.core.plotting import pyplot_for
+from atomo.launch.jobs.mpirun import python_command
 
 RANK: Final = str(Path(__file__).with_name("predictions_rank.py"))
 RATES: Final = ("10mbit", "100mbit", "1gbit", "none")

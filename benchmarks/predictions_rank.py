@@ -15,32 +15,32 @@ from typing import Any, Final
 
 import torch
 
-from atomo.allocator import keep_freed_memory
 from atomo.codecs import Law, make_codec
-from atomo.comm_types import (
+from atomo.config.comm_rules import has_master
+from atomo.config.comm_types import (
     PARAMETER_SERVER,
     settings_of_stored,
     stored_name,
     stored_settings,
 )
-from atomo.communicators import Direct
-from atomo.config import Settings
-from atomo.launch.place import canonical_settings
+from atomo.config.settings import Settings
+from atomo.core.allocator import keep_freed_memory
+from atomo.exchange import Direct
+from atomo.launch.resolve import canonical_settings
 from atomo.planning import Costs, HostModel, Link, Prediction, Profile, Scenario, predict
-from atomo.probing import (
+from atomo.planning.probe import (
     SynchronizedTimer,
     measure_links,
     measure_profile,
     measure_rank_costs,
     measure_slowing,
 )
-from atomo.probing.probe_file import costs_from
-from atomo.roles import has_master
-from atomo.training.job import Job, make_job
-from atomo.training.job_probe import JobDryRun
-from atomo.training.master_stepper import MasterStepper
-from atomo.training.replica import TrainingReplica
-from atomo.training.worker import Worker
+from atomo.planning.probe.probe_file import costs_from
+from atomo.training.job.job import Job, make_job
+from atomo.training.loop.master_stepper import MasterStepper
+from atomo.training.loop.replica import TrainingReplica
+from atomo.training.loop.worker import Worker
+from atomo.training.plans.job_probe import JobDryRun
 from atomo.transports import Transport, connect
 
 # Images that need no download, and few of them, so that passes do not hide the exchange.

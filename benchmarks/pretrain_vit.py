@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import Module
 from torch.nn.functional import cross_entropy
 
-from atomo.data import epoch_seed, load_dataset
-from atomo.data.arrays import ArraySplit
-from atomo.models.vit import VitSize, vit
+from atomo.workloads.datasets import epoch_seed, load_dataset
+from atomo.workloads.datasets.arrays import ArraySplit
+from atomo.workloads.models.vit import VitSize, vit
 
 SIZE: Final = VitSize(width=96, layers=4, heads=3, hidden=192, patch=8)
 EDGE: Final = 4  # pixels cut off each side; the augmentation has shifted the image by as many

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from atomo.comm_types import PARAMETER_SERVER
-from atomo.roles import has_master
+from atomo.config.comm_rules import has_master
+from atomo.config.comm_types import PARAMETER_SERVER
 
 WITHOUT = "--mpi-args=--with-ft no"
 FIRST = 20  # steps that compile, and fill caches

@@ -17,9 +17,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Generator, Tensor
 
+from atomo.analysis.measure import copy_time, timed
 from atomo.codecs import Codec, make_codec
 from atomo.codecs.sparse.payload import Sparse
-from atomo.measure import copy_time, timed
 
 SIZES = (11_170_000, 25_600_000)
 RATIOS = (0.001, 0.01)

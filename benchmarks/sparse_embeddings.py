@@ -20,10 +20,10 @@ from torch import Generator, Size, Tensor
 
 from atomo.codecs import make_codec
 from atomo.codecs.rows import RowGradient
-from atomo.communicators import Compressor
+from atomo.exchange import Compressor
 from atomo.fusion import Bucket, plan
-from atomo.grouping import ONE
 from atomo.memory import make_memory
+from atomo.options.grouping import ONE
 from atomo.wire import Compression
 
 CODES = (

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import torch
 
-from atomo.config import Settings
-from atomo.tasks import make_task
-from atomo.training.checkpoint import latest, load
-from atomo.training.events import Event
-from atomo.training.job import Job, make_job
+from atomo.config.settings import Settings
+from atomo.training.checkpoints.checkpoint import latest, load
+from atomo.training.evaluation.scoring import build_subject, score
+from atomo.training.job.events import Event
+from atomo.training.job.job import Job, make_job
 from atomo.training.rank import make_end
-from atomo.training.scoring import build_subject, score
 from atomo.transports import LocalTransport, network
+from atomo.workloads import make_task
 
 __all__ = ["accuracy", "train"]
 

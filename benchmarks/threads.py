@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from codecs_common import find_gradient
 
-from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
-from atomo.communicators import Compressor
-from atomo.communicators.threads import one_thread
+from atomo.core.allocator import keep_freed_memory
+from atomo.exchange import Compressor
+from atomo.exchange.engine.threads import one_thread
 from atomo.fusion import plan
-from atomo.grouping import megabytes
 from atomo.memory import default_memory, make_memory
+from atomo.options.grouping import megabytes
 from atomo.wire import Compression
 
 SPECS = ("svd(rank=3)", "topk(ratio=0.01)", "dgc", "qsgd(bits=4)", "efsignsgd")

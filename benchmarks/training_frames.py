@@ -9,13 +9,13 @@ import torch
 from torch import Generator, Size
 
 from atomo.codecs import make_codec
-from atomo.communicators import Client, Compressor, Report
-from atomo.communicators.compressor import add_frame
-from atomo.communicators.scales import read_scales
-from atomo.communicators.state import read_state, state_tensor
+from atomo.exchange import Client, Compressor, Report
+from atomo.exchange.compressor import add_frame
+from atomo.exchange.scales import read_scales
+from atomo.exchange.state import read_state, state_tensor
 from atomo.fusion import Bucket, plan
-from atomo.grouping import ONE
 from atomo.memory import NoMemory
+from atomo.options.grouping import ONE
 from atomo.transports import LocalTransport, network
 from atomo.wire import Compression, Header, Kind, pack, read_header, unpack
 

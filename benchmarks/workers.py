@@ -19,16 +19,16 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from atomo.allocator import keep_freed_memory
 from atomo.codecs import make_codec
-from atomo.communicators import Compressor, Report, Server
+from atomo.core.allocator import keep_freed_memory
+from atomo.core.plotting import pyplot_for
+from atomo.exchange import Compressor, Report, Server
 from atomo.fusion import Bucket, named_slices, plan, shapes
-from atomo.grouping import megabytes
 from atomo.memory import make_memory
-from atomo.models import build_model
-from atomo.plotting import pyplot_for
+from atomo.options.grouping import megabytes
 from atomo.transports import network as ranks
 from atomo.wire import Bytes, Compression, Header, Kind, pack
+from atomo.workloads.models import build_model
 
 CODES: Final = ("dgc(ratio=0.001)", "svd(rank=3)", "svd(rank=3, matricisation=filters)")
 WORKERS: Final = (2, 4, 8, 16, 32, 64)

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import atomo
-from atomo.data import load_dataset
-from atomo.models import build_model
+from atomo.workloads.datasets import load_dataset
+from atomo.workloads.models import build_model
 
 CODES = [
     *("sgd", "fp16", "bf16", "svd(rank=1)", "svd", "svd(rank=8)", "svd(rank=3, selection=top)"),

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import StepLR
 
 import atomo
-from atomo.data import load_dataset
-from atomo.models import build_model
+from atomo.workloads.datasets import load_dataset
+from atomo.workloads.models import build_model
 
 CODE = sys.argv[1] if len(sys.argv) > 1 else "topk(ratio=0.02)"
 BATCH, STEPS = 64, 80  # images of all ranks together

@@ -18,8 +18,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import atomo
-from atomo.data import load_dataset
-from atomo.models import build_model
+from atomo.workloads.datasets import load_dataset
+from atomo.workloads.models import build_model
 
 CODE = sys.argv[1] if len(sys.argv) > 1 else "topk(ratio=0.01)"
 BATCH, EPOCHS, SHARDS = 16, 3, 2

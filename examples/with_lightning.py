@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import atomo
-from atomo.data import load_dataset
-from atomo.models import build_model
+from atomo.workloads.datasets import load_dataset
+from atomo.workloads.models import build_model
 
 CODE = sys.argv[1] if len(sys.argv) > 1 else "svd(rank=2, selection=top)"
 BATCH, EPOCHS = 32, 3

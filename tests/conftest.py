@@ -6,9 +6,9 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-import checks
 import pytest
 import torch
+from support import checks
 
 checks.install()
 
@@ -27,35 +27,35 @@ GROUPS = {
         "cli/test_cli_errors.py",
         "cli/test_cli_faults.py",
         "cluster/virtual/",
-        "training/test_checkpoint.py::test_a_full_disk",
+        "training/folder/test_checkpoint.py::test_a_full_disk",
     ),
     "jobs": ("cli/", "transports/test_mpi.py"),
     "ec2": ("cluster/ec2/",),
     "ranks": (
-        "integrations/test_ddp.py",
-        "integrations/test_examples.py",
-        "integrations/test_frameworks.py",
-        "integrations/test_fsdp.py",
-        "integrations/test_leaving.py",
+        "hooks/test_ddp.py",
+        "hooks/test_examples.py",
+        "hooks/test_frameworks.py",
+        "hooks/test_fsdp.py",
+        "hooks/test_leaving.py",
         "transports/test_torch_distributed.py",
     ),
-    "files": ("test_imports.py",),  # each file is parsed once
+    "files": ("repository/test_imports.py",),  # each file is parsed once
     "loops": ("api/test_api.py",),  # takes every codec once
 }
 # Below tests/: tests that need no compiled loop. They run while the first group compiles the loops,
 # which several processes would otherwise do at the same time.
-UNCOMPILED = ("data/", "models/")
+UNCOMPILED = ("workloads/datasets/", "workloads/models/")
 
 # The option that runs the tests of a mark, which are left out otherwise.
 ASKED_FOR = {"slow": "all", "long": "long"}
 
 # Scripts of ranks, which import modules next to them; pytest looks for examples in every file.
 collect_ignore = [
-    "cuda_ranks.py",
-    "integrations/doors.py",
-    "integrations/forks.py",
-    "integrations/fsdp_ranks.py",
-    "integrations/resuming.py",
+    "gpu/cuda_ranks.py",
+    "hooks/doors.py",
+    "hooks/forks.py",
+    "hooks/fsdp_ranks.py",
+    "hooks/resuming.py",
     "transports/mpi_ranks.py",
     "transports/torch_ranks.py",
 ]
@@ -210,7 +210,7 @@ def at_length(pytestconfig: pytest.Config) -> bool:
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> object:
     """Returns the wheel in an environment of its own: `wheels.Installed`."""
-    from wheels import Installed  # imports the modules under test, which are set up later
+    from support.wheels import Installed  # imports the modules under test, which are set up later
 
     return Installed(tmp_path_factory.mktemp("installed"))
 

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from atomo import codecs, errors
     from atomo.api import Encoder, average, decode, encode
     from atomo.codecs import CODECS, Codec, Law, make_codec
-    from atomo.compression import Compression
-    from atomo.distribution import __version__
+    from atomo.core.distribution import __version__
     from atomo.errors import (
         AtomoError,
         CheckpointError,
@@ -38,15 +37,16 @@ if TYPE_CHECKING:
         TooFewWorkers,
         TransportError,
     )
-    from atomo.integrations.accelerate import accelerate_hook
-    from atomo.integrations.ddp import ddp_hook
-    from atomo.integrations.ddp_buckets import bucket_cap_mb_list
-    from atomo.integrations.fsdp import fsdp_hook
-    from atomo.integrations.lightning import lightning_callback
-    from atomo.integrations.optimizer import wrap_optimizer
-    from atomo.integrations.published import add_parser_arguments, wrap_compress_optimizer
-    from atomo.integrations.trainer import trainer_hook
+    from atomo.hooks.accelerate import accelerate_hook
+    from atomo.hooks.ddp import ddp_hook
+    from atomo.hooks.fsdp import fsdp_hook
+    from atomo.hooks.lightning import lightning_callback
+    from atomo.hooks.optimizer import wrap_optimizer
+    from atomo.hooks.published import add_parser_arguments, wrap_compress_optimizer
+    from atomo.hooks.states.ddp_buckets import bucket_cap_mb_list
+    from atomo.hooks.trainer import trainer_hook
     from atomo.memory import MEMORIES, Memory, default_memory, make_memory
+    from atomo.options.compression import Compression
 
 __all__ = [
     "CODECS",
@@ -113,17 +113,17 @@ HOMES = {
         ),
         "atomo.errors",
     ),
-    "Compression": "atomo.compression",
-    "__version__": "atomo.distribution",
-    "accelerate_hook": "atomo.integrations.accelerate",
-    "bucket_cap_mb_list": "atomo.integrations.ddp_buckets",
-    "ddp_hook": "atomo.integrations.ddp",
-    "fsdp_hook": "atomo.integrations.fsdp",
-    "lightning_callback": "atomo.integrations.lightning",
-    "trainer_hook": "atomo.integrations.trainer",
-    "wrap_optimizer": "atomo.integrations.optimizer",
-    "add_parser_arguments": "atomo.integrations.published",
-    "wrap_compress_optimizer": "atomo.integrations.published",
+    "Compression": "atomo.options.compression",
+    "__version__": "atomo.core.distribution",
+    "accelerate_hook": "atomo.hooks.accelerate",
+    "bucket_cap_mb_list": "atomo.hooks.states.ddp_buckets",
+    "ddp_hook": "atomo.hooks.ddp",
+    "fsdp_hook": "atomo.hooks.fsdp",
+    "lightning_callback": "atomo.hooks.lightning",
+    "trainer_hook": "atomo.hooks.trainer",
+    "wrap_optimizer": "atomo.hooks.optimizer",
+    "add_parser_arguments": "atomo.hooks.published",
+    "wrap_compress_optimizer": "atomo.hooks.published",
 }
 
 

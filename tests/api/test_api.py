@@ -5,15 +5,15 @@ import struct
 import numpy as np
 import pytest
 import torch
-from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.draws import normal
 
 import atomo
 from atomo.codecs import CODECS, Law
 from atomo.errors import CodecError, ConfigError, FrameError
 from atomo.fusion import plan
-from atomo.grouping import ONE
+from atomo.options.grouping import ONE
 from atomo.wire.frame import CHECKSUM_AT, checksum
 
 every_codec = pytest.mark.parametrize("code", [*CODECS])

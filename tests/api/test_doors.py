@@ -6,12 +6,12 @@ import torch
 import atomo
 from atomo.codecs import CODECS, Dense
 from atomo.codecs.spec import IN_ROUNDS, read
-from atomo.compression import Compression
 from atomo.errors import ConfigError
-from atomo.integrations.code_spec import parse_code, reductions_by_code
-from atomo.integrations.ddp_buckets import check_buckets
+from atomo.hooks.code_spec import parse_code, reductions_by_code
+from atomo.hooks.states.ddp_buckets import check_buckets
 from atomo.memory import MEMORIES, Residual, check_number, default_memory
 from atomo.memory import read_memory as memory_of
+from atomo.options.compression import Compression
 
 
 @pytest.mark.parametrize("code", CODECS)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from draws import normal
+from support.draws import normal
 
 import atomo
 from atomo.codecs import CODECS

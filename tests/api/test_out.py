@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import normal
+from support.draws import normal
 
 import atomo
 from atomo.codecs import CODECS

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 import torch
-from draws import normal, seeded
+from support.draws import normal, seeded
 from torch import Size
 
 import atomo

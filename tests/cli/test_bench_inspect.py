@@ -8,13 +8,13 @@ from dataclasses import fields
 import pytest
 import torch
 from safetensors.torch import save_file
-from support import run_threads, settings
+from support.harness import run_threads, settings
 from torch import Generator
 
+from atomo.analysis.gradient_report import Cluster, EncodingErrors, Layer, clusters, layers, losses
 from atomo.cli import main
 from atomo.codecs import CODECS, make_codec
-from atomo.distribution import install_command
-from atomo.inspect import Cluster, EncodingErrors, Layer, clusters, layers, losses
+from atomo.core.distribution import install_command
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from jobs import run
-from support import run_threads, settings, together
+from support.harness import run_threads, settings, together
+from support.jobs import run
 
 import atomo
 from atomo.cli import main
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import AtomoError, CheckpointError, ConfigError
-from atomo.training.checkpoint import latest, load
+from atomo.training.checkpoints.checkpoint import latest, load
 from atomo.training.rank import run_rank
 from atomo.transports import network
 

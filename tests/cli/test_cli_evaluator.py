@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from jobs import run, started, until
-from support import run_threads, settings
+from support.harness import run_threads, settings
+from support.jobs import run, started, until
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from atomo.cli import main
-from atomo.training.checkpoint import latest, steps
+from atomo.training.checkpoints.checkpoint import latest, steps
 
 TRAIN = ["train", "--n=2", "--network=LeNet", "--batch-size=8", "--threads=1", "--code=sgd"]
 TRAIN += ["--lr=0.002"]

@@ -8,16 +8,16 @@ import re
 from pathlib import Path
 
 import pytest
-from jobs import faults, run, started, until
-from support import run_threads, settings
+from support.harness import run_threads, settings
+from support.jobs import faults, run, started, until
 
-from atomo.training.checkpoint import finished, latest, load
+from atomo.training.checkpoints.checkpoint import finished, latest, load
 
 QUICK = ["train", "--network=LeNet", "--batch-size=8", "--threads=1", "--evaluator=none"]
 QUICK += ["--log-interval=1", "--code=sgd", "--max-steps=9", "--eval-freq=2", "--max-restarts=0"]
 
 WORKER = """
-from atomo.training.worker import Worker
+from atomo.training.loop.worker import Worker
 original = Worker._take_step
 def planted(self, step, *times):
     if step == 3:
@@ -26,7 +26,7 @@ def planted(self, step, *times):
 Worker._take_step = planted
 """
 MASTER = """
-from atomo.training.master import Master
+from atomo.training.loop.master import Master
 original = Master._take_step
 def planted(self, step):
     if step == 3:
@@ -35,7 +35,7 @@ def planted(self, step):
 Master._take_step = planted
 """
 REPLICA = """
-from atomo.training.replica import Replica
+from atomo.training.loop.replica import Replica
 original = Replica.take_step
 def planted(self, *, ending, saving):
     if self.step == 2:
@@ -53,7 +53,7 @@ INTERRUPT = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
 QUIT = "raise SystemExit(3)"
 LONG = "raise ValueError('x' * 5_000_000)"
 MID_SEND = """
-from atomo.communicators.parameter_server.uplink import Uplink
+from atomo.exchange.parameter_server.uplink import Uplink
 original = Uplink._send
 def planted(self, bucket, frame):
     original(self, bucket, frame)
@@ -62,7 +62,7 @@ def planted(self, bucket, frame):
 Uplink._send = planted
 """
 IN_GATHER = """
-from atomo.communicators.direct import Direct
+from atomo.exchange.collectives.direct import Direct
 original = Direct.gather
 def planted(self, data, what):
     if what.endswith("step {step}") and what.startswith("{what}"):
@@ -71,14 +71,14 @@ def planted(self, data, what):
 Direct.gather = planted
 """
 IN_CHECKPOINT = """
-from atomo.communicators import Client
+from atomo.exchange import Client
 def planted(self, state):
     {fault}
 Client.send_state = planted
 """
 IN_FORWARD = """
 import torch
-from atomo.training.forward_backward import ForwardBackward
+from atomo.training.step.forward_backward import ForwardBackward
 run, forward, at = ForwardBackward.run, torch.nn.Linear.forward, [0]
 def noted(self, step):
     at[0] = step
@@ -90,7 +90,7 @@ def planted(self, x):
 ForwardBackward.run, torch.nn.Linear.forward = noted, planted
 """
 IN_ENCODING = """
-from atomo.communicators.parameter_server.uplink import Uplink
+from atomo.exchange.parameter_server.uplink import Uplink
 original = Uplink._compressed
 def planted(self, *given):
     frame = original(self, *given)
@@ -100,7 +100,7 @@ def planted(self, *given):
 Uplink._compressed = planted
 """
 BEFORE_THE_MASTER_IS_DONE = """
-from atomo.communicators import Client
+from atomo.exchange import Client
 original = Client.report
 def planted(self, report):
     original(self, report)
@@ -109,7 +109,7 @@ def planted(self, report):
 Client.report = planted
 """
 IN_WAITING = """
-from atomo.communicators import Client
+from atomo.exchange import Client
 original, asked = Client.pull, []
 def planted(self):
     asked.append(None)

@@ -3,9 +3,9 @@
 import signal
 
 import pytest
-from jobs import faults, started, until
+from support.jobs import faults, started, until
 
-from atomo.training.checkpoint import finished, latest
+from atomo.training.checkpoints.checkpoint import finished, latest
 
 pytestmark = pytest.mark.slow
 
@@ -13,7 +13,7 @@ TRAIN = ["train", "--n=2", "--network=LeNet", "--batch-size=8", "--threads=1", "
 TRAIN += ["--lr=0.002", "--log-interval=1"]
 STUCK = """
 import sys, threading
-from atomo.training.worker import Worker
+from atomo.training.loop.worker import Worker
 original = Worker._take_step
 def planted(self, step, *times):
     if step == 3:
@@ -26,7 +26,7 @@ SLOW_EVALUATOR = """
 import sys
 if "evaluate" in sys.orig_argv:
     import threading
-    import atomo.training.evaluator as evaluator
+    import atomo.training.evaluation.evaluator as evaluator
     def planted(*_):
         sys.stderr.write("evaluating for ever\\n")
         threading.Event().wait()

@@ -6,9 +6,9 @@ import json
 import re
 
 import pytest
-from jobs import faults, run
+from support.jobs import faults, run
 
-from atomo.training.checkpoint import latest, load
+from atomo.training.checkpoints.checkpoint import latest, load
 
 pytestmark = pytest.mark.long
 
@@ -21,7 +21,7 @@ rank.make_job = planted
 """
 STEPPING = """
 import os, signal
-from atomo.training.worker import Worker
+from atomo.training.loop.worker import Worker
 original = Worker._take_step
 def planted(self, step, *times):
     if step == 3:
@@ -57,7 +57,7 @@ def test_spares_take_the_places_of_workers_that_die_at_the_start_and_in_a_step(t
 
 REPLICA = """
 import os, signal
-from atomo.training.replica import Replica
+from atomo.training.loop.replica import Replica
 original = Replica.take_step
 def planted(self, **asks):
     if self.step == 2:

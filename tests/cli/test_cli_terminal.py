@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from jobs import Job, until
+from support.jobs import Job, until
 
 pytestmark = pytest.mark.slow
 

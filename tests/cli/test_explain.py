@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from atomo.cli import main
-from atomo.cli.explain_options import (
+from atomo.cli.explanation.options import (
     ExplainOptions,
     codec_reductions,
     communicators_of,
     skipped_communicators,
 )
-from atomo.comm_types import REDUCTIONS
+from atomo.config.comm_types import REDUCTIONS
 from atomo.planning.rails import HIERARCHICAL
 
 pytestmark = pytest.mark.slow

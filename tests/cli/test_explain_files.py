@@ -12,13 +12,13 @@ from safetensors.torch import save_file
 from torch import Generator, Tensor
 
 from atomo.cli import main
-from atomo.cli.explain_options import ExplainOptions
-from atomo.cli.explain_profile import profile_of
-from atomo.cli.explain_run import with_enclosing_run
-from atomo.config import Settings
+from atomo.cli.explanation.options import ExplainOptions
+from atomo.cli.explanation.profile import profile_of
+from atomo.cli.explanation.run import with_enclosing_run
+from atomo.config.settings import Settings
 from atomo.errors import AtomoError, ConfigError
-from atomo.tasks import task_of
-from atomo.training.kept_settings import keep_settings
+from atomo.training.folder.kept_settings import keep_settings
+from atomo.workloads import task_of
 
 pytestmark = pytest.mark.slow
 

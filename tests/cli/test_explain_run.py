@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from atomo.cli import main
-from atomo.cli.explain_options import ExplainOptions
-from atomo.cli.explain_run import by_last_plan, with_run_options
-from atomo.config import Settings
+from atomo.cli.explanation.options import ExplainOptions
+from atomo.cli.explanation.run import by_last_plan, with_run_options
+from atomo.config.settings import Settings
 from atomo.errors import ConfigError
-from atomo.training.kept_settings import keep_settings
+from atomo.training.folder.kept_settings import keep_settings
 
 PARTS = {"compute_s": 0.25, "encode_s": 0.125, "send_s": 0.0, "wait_s": 0.5, "decode_s": 0.0625}
 

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from jobs import Job, alive, descendants, run, started, until
-from networks import SMALL
-from support import largest_difference, plain_sgd, run_threads, settings
-from tasks.real_format import write_text
+from support.harness import largest_difference, plain_sgd, run_threads, settings
+from support.jobs import Job, alive, descendants, run, started, until
+from support.networks import SMALL
+from workloads.real_format import write_text
 
-from atomo.training.checkpoint import Snapshot, finished, latest, load, steps
+from atomo.training.checkpoints.checkpoint import Snapshot, finished, latest, load, steps
 
 QUICK = ["train", "--network=FC", "--batch-size=8", "--evaluator=none", "--log-interval=1"]
 QUICK += ["--threads=1"]  # the order of sums, and so the last bits, may depend on it

@@ -18,14 +18,14 @@ from atomo.cli.sweep import (
     trial_arguments,
     trial_settings,
 )
-from atomo.config import Settings
+from atomo.config.file import settings_text
+from atomo.config.settings import Settings
 from atomo.errors import CheckpointError, ConfigError, Diverged
-from atomo.launch.grid import Axis, axes_of, grid_points
-from atomo.launch.place import resolve_settings
-from atomo.launch.sweep import best_trial, results_table
-from atomo.settings_file import settings_text
-from atomo.tasks import make_task
-from atomo.tasks.classes import TOP1
+from atomo.launch.resolve import resolve_settings
+from atomo.launch.studies.grid import Axis, axes_of, grid_points
+from atomo.launch.studies.sweep_results import best_trial, results_table
+from atomo.workloads import make_task
+from atomo.workloads.classes import TOP1
 
 
 @pytest.mark.parametrize(

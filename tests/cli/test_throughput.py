@@ -5,9 +5,9 @@ import math
 import pytest
 
 from atomo.cli.throughput import MeasuredSteps, compared_runs, plan_steps, speed, table
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import ConfigError
-from atomo.training.events import StepDone
+from atomo.training.job.events import StepDone
 
 
 def step(number: int, images_per_s: float, step_s: float) -> StepDone:

@@ -7,10 +7,10 @@ import torch
 
 from atomo.codecs import make_codec
 from atomo.codecs.by_name import parse_by_name
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import ConfigError
 from atomo.fusion import plan
-from atomo.grouping import ONE
+from atomo.options.grouping import ONE
 
 SHAPES = [(name, torch.Size([8, 8])) for name in ("a.weight", "b.weight", "c.weight", "d.weight")]
 SHAPES.insert(1, ("a.bias", torch.Size([8])))

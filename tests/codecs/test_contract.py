@@ -4,10 +4,10 @@ import inspect
 
 import pytest
 import torch
-from draws import draws, draws_at_once, normal, roundtrip, seeded, unbiased
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection import slow_but
+from support.draws import draws, draws_at_once, normal, roundtrip, seeded, unbiased
+from support.selection import slow_but
 from torch import Size, Tensor
 
 from atomo import codecs

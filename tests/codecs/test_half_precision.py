@@ -2,15 +2,15 @@
 
 import pytest
 import torch
-from draws import normal, seeded
-from selection import slow_but
+from support.draws import normal, seeded
+from support.selection import slow_but
 from torch import Tensor
 
 from atomo.codecs import CODECS, make_codec
-from atomo.communicators import Compressor
+from atomo.exchange import Compressor
 from atomo.fusion import plan
-from atomo.grouping import megabytes
 from atomo.memory import MEMORIES, make_memory
+from atomo.options.grouping import megabytes
 from atomo.wire.compression import Compression
 
 SPECS = [*CODECS, "qsgd(bits=2, bucket_size=100, norm=max)", "topk(ratio=0.1, values=fp16)"]

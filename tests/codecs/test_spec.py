@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import together
+from support.harness import together
 from torch import Generator
 
 from atomo.codecs import CODECS, make_codec

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import Size, nn
 
 from atomo.codecs import make_codec
-from atomo.communicators.compressor import Compressor, add_frame
 from atomo.errors import ConfigError
+from atomo.exchange.compressor import Compressor, add_frame
 from atomo.fusion import Bucket, Gradients, flatten, named_slices, plan, shapes
-from atomo.grouping import ONE, megabytes
 from atomo.memory import NoMemory
+from atomo.options.grouping import ONE, megabytes
 from atomo.wire import Compression
 
 SIZES = st.lists(st.lists(st.integers(1, 6), min_size=0, max_size=4), min_size=1, max_size=12)

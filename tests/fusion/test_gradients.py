@@ -7,7 +7,7 @@ from torch import nn
 
 from atomo.codecs import make_codec
 from atomo.fusion import Gradients, plan, shapes
-from atomo.grouping import ONE
+from atomo.options.grouping import ONE
 
 
 def test_what_is_closed_is_freed_with_its_model() -> None:

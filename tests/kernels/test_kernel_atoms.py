@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from backends import backends, every_backend
-from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from selection import slow_but
+from support.backends import backends, every_backend
+from support.draws import normal
+from support.selection import slow_but
 
 from atomo.codecs.spectral.atoms import probabilities
 from atomo.kernels import atoms

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from backends import every_backend
+from support.backends import every_backend
 from torch import Generator, Tensor
 
 each_backend = every_backend("cast")

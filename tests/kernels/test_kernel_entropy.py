@@ -4,9 +4,9 @@ from importlib import import_module
 
 import pytest
 import torch
-from backends import Backend, every_backend
-from messages import message
-from selection import slow_but
+from support.backends import Backend, every_backend
+from support.messages import message
+from support.selection import slow_but
 from torch import Tensor
 
 from atomo.kernels import entropy

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from backends import Backend, every_backend
-from draws import normal
+from support.backends import Backend, every_backend
+from support.draws import normal
 from torch import Tensor
 
 from atomo.kernels import powers, quantise, sign

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from backends import Backend, backends
-from draws import normal
+from support.backends import Backend, backends
+from support.draws import normal
 from torch import Tensor
 
 from atomo.kernels import quantise

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from backends import TRITON
+from support.backends import TRITON
 
 from atomo import kernels
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from backends import Backend, every_backend
-from draws import normal
+from support.backends import Backend, every_backend
+from support.draws import normal
 
 from atomo.kernels import momentum, select
 

@@ -5,8 +5,8 @@ from importlib import import_module
 
 import pytest
 import torch
-from backends import Backend, every_backend
-from draws import normal
+from support.backends import Backend, every_backend
+from support.draws import normal
 from torch import Tensor
 
 from atomo.kernels.peaks import INFINITY, join

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from backends import Backend, backends, every_backend
-from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from messages import message
+from support.backends import Backend, backends, every_backend
+from support.draws import normal
+from support.messages import message
 from torch import Tensor
 
 from atomo.kernels import entropy, sign

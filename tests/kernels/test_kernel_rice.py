@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from backends import Backend, every_backend
-from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.backends import Backend, every_backend
+from support.draws import normal
 from torch import Tensor
 
 from atomo.kernels import rice

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from backends import Backend, backends, every_backend
-from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.backends import Backend, backends, every_backend
+from support.draws import normal
 
 from atomo.kernels import draws, select
 from atomo.kernels.select import sampled

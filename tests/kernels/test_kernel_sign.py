@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from backends import every_backend
-from draws import normal
+from support.backends import every_backend
+from support.draws import normal
 from torch import Tensor
 
 from atomo.kernels import sign

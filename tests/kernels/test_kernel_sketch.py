@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from backends import backends
-from draws import normal
+from support.backends import backends
+from support.draws import normal
 
 from atomo.kernels import sketch
 from atomo.kernels.sketch import reference

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import alive, until
-from support import settings
+from support.harness import settings
+from support.jobs import alive, until
 
 from atomo.launch import supervisor
-from atomo.launch.last_words import FAREWELL
-from atomo.launch.streams import EVENT_MARK
+from atomo.launch.exit_messages import FAREWELL
+from atomo.launch.jobs.streams import EVENT_MARK
 from atomo.launch.supervisor import Supervisor
-from atomo.training.events import Ended, Failed, Met, to_json
+from atomo.training.job.events import Ended, Failed, Met, to_json
 
 # A stand-in for mpirun: it starts a process like ssh, in a process group of its own but with the
 # same output, prints the given text, and stays.

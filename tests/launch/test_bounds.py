@@ -10,8 +10,8 @@ PACKAGE = Path(atomo.__file__).parent
 RUNS = {"subprocess.run", "subprocess.call", "subprocess.check_call", "subprocess.check_output"}
 # Waits for processes that were killed or have ended, by file and line of code.
 ENDED = {
-    ("launch/reach.py", "process.wait()"),  # killed the line before
-    ("launch/streams.py", "self.handle.wait()"),  # killed, or at the end of its output
+    ("launch/jobs/ssh.py", "process.wait()"),  # killed the line before
+    ("launch/jobs/streams.py", "self.handle.wait()"),  # killed, or at the end of its output
     ("launch/supervisor.py", "process.wait()"),  # at the end of its output
 }
 

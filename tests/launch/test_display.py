@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from atomo.launch.display import LivePanel
-from atomo.launch.lines import Display, PlainLines
-from atomo.launch.summary import Summary
-from atomo.training.events import (
+from atomo.launch.display.lines import Display, PlainLines
+from atomo.launch.display.panel import LivePanel
+from atomo.launch.display.summary import Summary
+from atomo.training.evaluation.scoring import Evaluation
+from atomo.training.job.events import (
     Ended,
     Event,
     ProbedAgain,
@@ -19,7 +20,6 @@ from atomo.training.events import (
     from_json,
     to_json,
 )
-from atomo.training.scoring import Evaluation
 
 STARTED = Started("LeNet", "Digits", "svd(rank=3)", "none", 2, 656_080, 1437, 22, 1, 40, "/r/x")
 STEP = StepDone(

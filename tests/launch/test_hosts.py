@@ -3,7 +3,7 @@
 import pytest
 
 from atomo.errors import ConfigError
-from atomo.launch.hosts import Host, assign_processes, read_hosts
+from atomo.launch.jobs.hosts import Host, assign_processes, read_hosts
 
 
 def test_comments_and_empty_lines_are_no_hosts(tmp_path):

@@ -7,9 +7,9 @@ import threading
 import time
 
 import pytest
-from fake_job import MUCH_S, Notes, ended, evaluator, mpirun
-from selection import slow_but
-from support import settings
+from support.fake_job import MUCH_S, Notes, ended, evaluator, mpirun
+from support.harness import settings
+from support.selection import slow_but
 
 from atomo.launch import supervisor
 from atomo.launch.supervisor import Supervisor

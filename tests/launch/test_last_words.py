@@ -5,14 +5,14 @@ import signal
 import sys
 
 import pytest
-from fake_job import Notes, ended, evaluator, mpirun
-from jobs import alive, until
-from support import settings
+from support.fake_job import Notes, ended, evaluator, mpirun
+from support.harness import settings
+from support.jobs import alive, until
 
 from atomo.launch import supervisor
-from atomo.launch.streams import EVENT_MARK
+from atomo.launch.jobs.streams import EVENT_MARK
 from atomo.launch.supervisor import Supervisor
-from atomo.training.events import Fence, to_json
+from atomo.training.job.events import Fence, to_json
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import ConfigError
-from atomo.launch.mpirun import mpirun_command
+from atomo.launch.jobs.mpirun import mpirun_command
 
 
 def hosts(tmp_path: Path, text: str) -> Settings:
@@ -113,6 +113,6 @@ def test_an_mpirun_that_hangs_is_named_with_its_bound(monkeypatch, tmp_path):
     other.write_text("#!/bin/sh\nexec sleep 1000\n")
     other.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setattr("atomo.launch.mpirun.VERSION_S", 0.1)
+    monkeypatch.setattr("atomo.launch.jobs.mpirun.VERSION_S", 0.1)
     with pytest.raises(ConfigError, match=r"mpirun --version` has not answered within 0.1 s"):
         mpirun_command(Settings(), [])

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from atomo.cli import main
-from atomo.config import Settings
-from atomo.identity import record
-from atomo.launch.place import claim_folder, resolve_settings
-from atomo.training.checkpoint import Snapshot, save
-from atomo.training.ownership import EVALUATOR, RUN, FolderTaken, own
+from atomo.config.identity import record
+from atomo.config.settings import Settings
+from atomo.launch.resolve import claim_folder, resolve_settings
+from atomo.training.checkpoints.checkpoint import Snapshot, save
+from atomo.training.folder.ownership import EVALUATOR, RUN, FolderTaken, own
 
 
 @pytest.fixture(autouse=True)

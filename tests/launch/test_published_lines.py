@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
-from support import run_threads, settings
+from support.harness import run_threads, settings
 
 from atomo.cli import main
-from atomo.launch.published_lines import PublishedLines
-from atomo.training.events import Event
-from atomo.training.scoring import Evaluation
+from atomo.launch.display.published_lines import PublishedLines
+from atomo.training.evaluation.scoring import Evaluation
+from atomo.training.job.events import Event
 
 # As `tiny_tuning_parser.py` has it, which wants one line a worker.
 PARSER = re.compile(

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from jobs import alive, until
+from support.jobs import alive, until
 
-from atomo.launch import reach
-from atomo.launch.reach import RemoteHosts, is_here, ssh_command
+from atomo.launch.jobs import ssh as reach
+from atomo.launch.jobs.ssh import RemoteHosts, is_here, ssh_command
 from atomo.transports.processes import ProcessId, is_stuck, started, status
 
 # In the place of ssh: a host is a folder's file, which says how it answers; it is this machine.

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_job import Notes
-from support import settings
+from support.fake_job import Notes
+from support.harness import settings
 
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import ConfigError
+from atomo.launch.display.summary import Summary
 from atomo.launch.restarts import run_with_restarts
-from atomo.launch.summary import Summary
-from atomo.training.manifest import manifest_name
+from atomo.training.checkpoints.manifest import manifest_name
 
 without: list[frozenset[str]] = []  # the hosts that each attempt left out
 

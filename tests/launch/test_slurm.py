@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import ConfigError
-from atomo.launch.given import parse_cli_settings
-from atomo.launch.hosts import Host
+from atomo.launch.cli_settings import parse_cli_settings
+from atomo.launch.jobs.hosts import Host
+from atomo.launch.jobs.mpirun import mpirun_command
+from atomo.launch.jobs.rank_placement import job_hosts, ranks_per_host
+from atomo.launch.jobs.slurm import SRUN, allocated_hosts, expand_node_list, tasks_per_node
 from atomo.launch.launcher import launch
-from atomo.launch.mpirun import mpirun_command
-from atomo.launch.slurm import SRUN, allocated_hosts, expand_node_list, tasks_per_node
-from atomo.launch.whereabouts import job_hosts, ranks_per_host
 
 # Options of salloc, what it put into the environment, and what scontrol made of it.
 ALLOCATIONS = [

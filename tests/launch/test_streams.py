@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import pytest
 
-from atomo.launch.streams import EVENT_MARK, Line, Process, forward_lines
+from atomo.launch.jobs.streams import EVENT_MARK, Line, Process, forward_lines
 from atomo.launch.supervisor import parse_record
-from atomo.training.events import Ended, to_json
-from atomo.training.scoring import Evaluation
+from atomo.training.evaluation.scoring import Evaluation
+from atomo.training.job.events import Ended, to_json
 
 RULE = "-" * 76 + "\n"
 ABORT = "MPI_ABORT was invoked on rank 2 in communicator MPI_COMM_WORLD\n"
@@ -64,7 +64,7 @@ def test_an_exit_code_is_what_a_shell_would_say(source, code):
 
 
 def test_a_process_is_ended_however_stubborn(monkeypatch):
-    monkeypatch.setattr("atomo.launch.streams.GRACE_S", 0.2)
+    monkeypatch.setattr("atomo.launch.jobs.streams.GRACE_S", 0.2)
     lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
     deaf = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"
     process = Process("it", [sys.executable, "-S", "-c", deaf], lines)

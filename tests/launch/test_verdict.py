@@ -4,16 +4,16 @@ import sys
 from dataclasses import replace
 
 import pytest
-from fake_job import STARTED, Notes, ended
-from support import settings
+from support.fake_job import STARTED, Notes, ended
+from support.harness import settings
 
 from atomo.cli import main
 from atomo.launch import verdict
-from atomo.launch.last_words import FAREWELL, WITHOUT_END, lost_after_end_text
-from atomo.launch.streams import EVENT_MARK
+from atomo.launch.exit_messages import FAREWELL, WITHOUT_END, lost_after_end_text
+from atomo.launch.jobs.streams import EVENT_MARK
 from atomo.launch.supervisor import Supervisor
 from atomo.launch.verdict import Observations, training_exit_code
-from atomo.training.events import Ended, Failed, Met, to_json
+from atomo.training.job.events import Ended, Failed, Met, to_json
 
 BEFORE = Observations(
     failed=None, ended=False, met=False, complained=False, told=False, overdue=False, mpi_args=""

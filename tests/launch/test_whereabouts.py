@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import ConfigError
-from atomo.launch.whereabouts import fit_to_slots, job_hosts, rank_hosts
+from atomo.launch.jobs.rank_placement import fit_to_slots, job_hosts, rank_hosts
 
 
 def listed(tmp_path: Path, text: str, n: int = 4, **others: int) -> Settings:

@@ -5,11 +5,11 @@ import torch
 from torch import Generator, Size, Tensor
 
 from atomo.codecs import CODECS, make_codec
-from atomo.communicators.compressor import Compressor, add_frame
 from atomo.errors import CheckpointError, CodecError
+from atomo.exchange.compressor import Compressor, add_frame
 from atomo.fusion import plan
-from atomo.grouping import ONE
 from atomo.memory import MEMORIES, NoMemory, Residual, default_memory
+from atomo.options.grouping import ONE
 from atomo.wire import Compression
 
 PARAMETERS = [("conv.weight", Size((8, 3, 3, 3))), ("conv.bias", Size((8,))), ("fc", Size((5, 9)))]

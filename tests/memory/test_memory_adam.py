@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from draws import seeded
+from support.draws import seeded
 from torch import Size, Tensor
 
 from atomo.codecs import make_codec
 from atomo.errors import CheckpointError, ConfigError
-from atomo.integrations.memories import add_up, blank, filled
+from atomo.hooks.states.memories import add_up, blank, filled
 from atomo.memory import EfficientAdam, make_memory
 
 SHAPES = {"weight": Size((6, 5)), "bias": Size((6,))}

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from support import plain_sgd, run_threads, settings
+from support.harness import plain_sgd, run_threads, settings
 from torch import Generator, Size
 
 from atomo.codecs import make_codec
 from atomo.errors import ConfigError
 from atomo.memory import MEMORIES, canonical_memory, kind_of, make_memory
-from atomo.training.checkpoint import load
+from atomo.training.checkpoints.checkpoint import load
 
 LAYOUT = {"a": Size((40,))}
 

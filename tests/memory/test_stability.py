@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from draws import roundtrip, seeded
-from selection import slow_but
+from support.draws import roundtrip, seeded
+from support.selection import slow_but
 from torch import Tensor
 
 import atomo
 from atomo.codecs import CODECS, Law, make_codec
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import ConfigError
-from atomo.integrations.options import HookOptions
+from atomo.hooks.options import HookOptions
 from atomo.memory import check_fits, make_memory
 
 SHAPE = (64, 48)

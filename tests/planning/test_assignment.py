@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atomo.codecs import make_codec
-from atomo.grouping import Grouping
+from atomo.options.grouping import Grouping
 from atomo.planning import Link, Profile, Scenario
 from atomo.planning.assignment import CodecCandidate, PlanProblem, assign_codecs, assign_one
 from atomo.planning.compression_errors import measure_compression_errors

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from atomo.codecs import make_codec
-from atomo.grouping import Grouping
+from atomo.options.grouping import Grouping
 from atomo.planning import (
     HostModel,
     Link,
@@ -24,7 +24,7 @@ from atomo.planning import (
 from atomo.planning.comparison import compare, compression_pays
 from atomo.planning.costs import Cost, Costs, fit_line
 from atomo.planning.prediction import HALF
-from atomo.tasks import task_of
+from atomo.workloads import task_of
 
 
 def cost(encode_s: int | float = 0, decode_s: int | float = 0, sent: int | float = 0) -> Cost:

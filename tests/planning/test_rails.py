@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from atomo.fusion.flow import Flow, Times
-from atomo.grouping import ONE, Grouping
+from atomo.options.grouping import ONE, Grouping
 from atomo.planning import EXCHANGES, Link, Profile, Scenario, predict
 from atomo.planning.costs import Cost, Costs
 from atomo.planning.rails import HIERARCHICAL, measure_intra_host_link, rails_done_s

@@ -2,7 +2,7 @@
 
 import pytest
 
-from atomo.training import plan_trials
+from atomo.training.plans import plan_trials
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from networks import SMALL
-from support import settings
+from support.harness import settings
+from support.networks import SMALL
 
 from atomo.codecs.dense_fallback import DENSE
+from atomo.config.identity import check_identity, record
 from atomo.errors import ConfigError
-from atomo.identity import check_identity, record
-from atomo.training.job import Job, make_job
+from atomo.training.job.job import Job, make_job
 
 SHORT = {"network": SMALL, "n": 2, "comm_type": "Allgather", "code": "topk(ratio=0.1)"}
 

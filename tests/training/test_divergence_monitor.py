@@ -3,14 +3,14 @@
 import re
 
 import pytest
-from networks import SMALL
-from support import run_threads, settings
+from support.harness import run_threads, settings
+from support.networks import SMALL
 
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import Diverged
-from atomo.training.causes import at_start, likely
-from atomo.training.divergence_monitor import DivergenceMonitor
-from atomo.training.events import Caution, Event, StepDone
+from atomo.training.job.events import Caution, Event, StepDone
+from atomo.training.records.causes import at_start, likely
+from atomo.training.records.divergence_monitor import DivergenceMonitor
 
 
 def alarms(losses: list[float]) -> list[int]:

@@ -1,6 +1,6 @@
 """The detection of drift: a pure function of the times of steps."""
 
-from atomo.training.replan_loop import DriftDetector, DriftRules
+from atomo.training.planner.replan_loop import DriftDetector, DriftRules
 
 RULES = DriftRules(window=3, factor=1.5, steps=2, rearm=1.2, distance=6, share=0.1)
 LEFT = 10_000

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 import torch
-from crashing_transport import CrashingTransport
-from networks import SMALL
-from selection import slow_but
-from support import settings, together
+from support.crashing_transport import CrashingTransport
+from support.harness import settings, together
+from support.networks import SMALL
+from support.selection import slow_but
 
 from atomo.errors import PeerLost, TooFewWorkers
-from atomo.training import replicated
-from atomo.training.checkpoint import load, steps
-from atomo.training.events import Caution, Ended, Event, Started
-from atomo.training.exchange_setup import cautions_of, make_elastic_group
-from atomo.training.job import Job, make_job
+from atomo.training.checkpoints.checkpoint import load, steps
+from atomo.training.job.events import Caution, Ended, Event, Started
+from atomo.training.job.job import Job, make_job
+from atomo.training.loop import replicated
+from atomo.training.loop.exchange_setup import cautions_of, make_elastic_group
+from atomo.training.loop.replica import ReplicaStep
+from atomo.training.loop.replicated import Replicated
 from atomo.training.rank import make_end
-from atomo.training.replica import ReplicaStep
-from atomo.training.replicated import Replicated
 from atomo.transports import LocalTransport, Transport, network
 
 STEPS = 8

@@ -4,19 +4,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from networks import SMALL, SMALL_MB
-from selection import slow_but
-from support import largest_difference, plain_sgd, run_threads, settings
+from support.harness import largest_difference, plain_sgd, run_threads, settings
+from support.networks import SMALL, SMALL_MB
+from support.selection import slow_but
 from torch import Size
 
 from atomo.codecs import make_codec
-from atomo.communicators.hosts import Hosts, hosts_named, rails_of
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import CheckpointError, ConfigError
+from atomo.exchange.collectives.hosts import Hosts, hosts_named, rails_of
 from atomo.fusion import plan
-from atomo.grouping import grouping
-from atomo.training.checkpoint import Snapshot, load
-from atomo.training.resume import hosts_in
+from atomo.options.grouping import grouping
+from atomo.training.checkpoints.checkpoint import Snapshot, load
+from atomo.training.checkpoints.resume import hosts_in
 
 WAYS = ["Allgather", "Allreduce", "PowerSGD", "ACPSGD"]
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from pretend import DEVICE, Device, use_staging, waits
-from support import settings, together
+from support.fake_device import DEVICE, Device, use_staging, waits
+from support.harness import settings, together
 
 from atomo.errors import ConfigError
-from atomo.training.checkpoint import Snapshot, load
-from atomo.training.job import make_job
+from atomo.training.checkpoints.checkpoint import Snapshot, load
+from atomo.training.job.job import make_job
 from atomo.training.rank import device_of, make_end
 from atomo.transports import LocalTransport, network
 

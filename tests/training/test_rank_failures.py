@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from support import settings
+from support.harness import settings
 
 from atomo.errors import CodecError, PeerLost
 from atomo.training import rank
+from atomo.training.loop.worker import Worker
 from atomo.training.rank import run_rank
-from atomo.training.worker import Worker
 from atomo.transports import LocalTransport, network
 
 LONG = 5_000_000  # characters

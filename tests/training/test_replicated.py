@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from networks import SMALL, SMALL_MB
-from selection import slow_but
-from support import largest_difference, plain_sgd, run_threads, settings, together
+from support.harness import largest_difference, plain_sgd, run_threads, settings, together
+from support.networks import SMALL, SMALL_MB
+from support.selection import slow_but
 
 from atomo.codecs import CODECS, Law, make_codec
-from atomo.comm_types import REDUCTIONS
-from atomo.communicators import Report
-from atomo.config import Settings
+from atomo.config.comm_types import REDUCTIONS
+from atomo.config.settings import Settings
 from atomo.errors import ConfigError, DeadlineExpired, Diverged, FrameError, ReplicasDiffer
-from atomo.training import replicated
-from atomo.training.checkpoint import Snapshot, finished, load, steps
-from atomo.training.events import Event, Started, StepDone
-from atomo.training.job import make_job
+from atomo.exchange import Report
+from atomo.training.checkpoints.checkpoint import Snapshot, finished, load, steps
+from atomo.training.job.events import Event, Started, StepDone
+from atomo.training.job.job import make_job
+from atomo.training.loop import replicated
+from atomo.training.loop.replica import TrainingReplica
 from atomo.training.rank import make_end
-from atomo.training.replica import TrainingReplica
 from atomo.transports import network
 
 FEW = {"svd", "sketchml", "qsgd", "efsignsgd"}  # a family each, beside those below

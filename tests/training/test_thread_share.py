@@ -4,7 +4,7 @@ import threading
 from functools import partial
 
 import pytest
-from support import together
+from support.harness import together
 
 from atomo.training import thread_share
 from atomo.transports import Transport, network

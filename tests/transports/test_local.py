@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from support import together
+from support.harness import together
 from transports.scenarios import PATIENCE_S, SCENARIOS
 
 from atomo.errors import DeadlineExpired, PeerLost

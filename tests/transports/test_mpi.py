@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from jobs import Job, until
+from support.jobs import Job, until
 from transports.scenarios import SCENARIOS
 
-from atomo.config import Settings
-from atomo.launch.mpirun import mpirun_command
+from atomo.config.settings import Settings
+from atomo.launch.jobs.mpirun import mpirun_command
 
 RANKS = Path(__file__).with_name("mpi_ranks.py")
 NAMES = [*SCENARIOS, "parts"]

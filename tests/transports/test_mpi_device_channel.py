@@ -4,7 +4,7 @@ from typing import Any, final
 
 import pytest
 import torch
-from pretend import Device, placed, use_staging, waits
+from support.fake_device import Device, placed, use_staging, waits
 from torch import Tensor
 
 from atomo.errors import DeadlineExpired

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from jobs import Job
+from support.jobs import Job
 from transports.scenarios import SCENARIOS
 
 RANKS = Path(__file__).with_name("torch_ranks.py")

@@ -19,7 +19,7 @@ import torch
 from torch import Generator, Size, Tensor
 
 from atomo.codecs import CODECS, Codec, make_codec
-from atomo.communicators.report import Report
+from atomo.exchange.report import Report
 from atomo.wire import Kind, compression
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"

@@ -5,9 +5,9 @@ import struct
 import numpy as np
 import pytest
 import torch
-from draws import normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.draws import normal
 from torch import Generator
 
 from atomo.codecs import Field

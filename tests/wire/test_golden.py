@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import atomo
 from atomo.codecs import CODECS
-from atomo.randomness import derive
+from atomo.core.randomness import derive
 from atomo.wire import Compression
 
 GOLDEN = Path(__file__).parent / "golden"

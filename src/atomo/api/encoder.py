@@ -12,6 +12,8 @@ from atomo.api.encoding import announce_norm, description_of
 from atomo.api.scratch import ScratchTensor
 from atomo.api.validate import as_codec, as_compression, named, whole
 from atomo.codecs import Codec
+from atomo.core.names import described
+from atomo.core.randomness import derive
 from atomo.errors import CheckpointError, CodecError, ConfigError
 from atomo.memory import (
     Memory,
@@ -21,8 +23,6 @@ from atomo.memory import (
     kind_of,
     make_memory,
 )
-from atomo.names import described
-from atomo.randomness import derive
 from atomo.wire import Compression, FrameBuffer, Header, Kind
 from atomo.wire.buffer import longest_head
 

@@ -9,9 +9,9 @@ import torch
 from torch import Generator, Tensor
 
 from atomo.codecs import Codec, make_codec
+from atomo.core.names import described
 from atomo.errors import CodecError, ConfigError
 from atomo.memory import Memory
-from atomo.names import described
 from atomo.wire import Bytes, Compression
 from atomo.wire.sections import DTYPES, MOST_DIMENSIONS
 

@@ -12,15 +12,15 @@ import torch
 from rich.table import Table
 from torch import Tensor
 
-from atomo.allocator import keep_freed_memory
-from atomo.arguments import flag, option, parse_arguments
-from atomo.bounds import ANY, COUNT, THREADS, Bound, check
+from atomo.analysis.measure import Measurement, measure_codec
 from atomo.cli.gradient_file import load_gradient
 from atomo.codecs import CODECS, make_codec
-from atomo.effects import ALWAYS, Effect, build_reporting_idle
+from atomo.config.effect_tables import ALWAYS, Effect, build_reporting_idle
+from atomo.core.allocator import keep_freed_memory
+from atomo.core.arguments import flag, option, parse_arguments
+from atomo.core.bounds import ANY, COUNT, THREADS, Bound, check
 from atomo.launch.console import report_console
-from atomo.measure import Measurement, measure_codec
-from atomo.training.sample_gradient import sample_gradient
+from atomo.training.step.sample_gradient import sample_gradient
 
 __all__ = ["BENCH_EFFECTS", "CAPTURE", "BenchOptions", "main", "read_gradient"]
 

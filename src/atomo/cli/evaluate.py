@@ -12,18 +12,18 @@ from typing import Final
 
 import torch
 
-from atomo.allocator import keep_freed_memory
-from atomo.arguments import flag, option, parse_arguments
-from atomo.bounds import ANY, IMAGES, PIXELS, SECONDS, THREADS, Bound, check
-from atomo.config import wants_gpu
+from atomo.config.settings import wants_gpu
+from atomo.core.allocator import keep_freed_memory
+from atomo.core.arguments import flag, option, parse_arguments
+from atomo.core.bounds import ANY, IMAGES, PIXELS, SECONDS, THREADS, Bound, check
+from atomo.core.visible import visible
 from atomo.errors import INTERRUPTED, ConfigError
-from atomo.launch.lines import evaluation_line
-from atomo.launch.published_lines import published_evaluation
-from atomo.launch.streams import EVENT_MARK
-from atomo.training.evaluation import Evaluation
-from atomo.training.evaluator import EvaluatorSettings, Missed, evaluate
-from atomo.training.ownership import LEASE_S
-from atomo.visible import visible
+from atomo.launch.display.lines import evaluation_line
+from atomo.launch.display.published_lines import published_evaluation
+from atomo.launch.jobs.streams import EVENT_MARK
+from atomo.training.evaluation.evaluation import Evaluation
+from atomo.training.evaluation.evaluator import EvaluatorSettings, Missed, evaluate
+from atomo.training.folder.ownership import LEASE_S
 
 __all__ = ["EvaluateOptions", "main"]
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from atomo.arguments import parse_arguments
-from atomo.cli.explain_effects import EXPLAIN_EFFECTS, OF_RUN
-from atomo.cli.explain_options import (
+from atomo.cli.explanation.effects import EXPLAIN_EFFECTS, OF_RUN
+from atomo.cli.explanation.options import (
     DESCRIPTION,
     ExplainOptions,
     codec_reductions,
@@ -16,15 +15,17 @@ from atomo.cli.explain_options import (
     parse_codecs,
     skipped_communicators,
 )
-from atomo.cli.explain_profile import profile_of, scenario_of
-from atomo.cli.explain_run import explain_run, with_enclosing_run
-from atomo.cli.explain_table import document, table, verdict
+from atomo.cli.explanation.profile import profile_of, scenario_of
+from atomo.cli.explanation.run import explain_run, with_enclosing_run
+from atomo.cli.explanation.table import document, table, verdict
 from atomo.codecs import make_codec
-from atomo.effects import Effect, build_reporting_idle
+from atomo.config.effect_tables import Effect, build_reporting_idle
+from atomo.core.arguments import parse_arguments
+from atomo.core.plotting import pyplot_for
+from atomo.core.visible import visible
 from atomo.errors import ConfigError
 from atomo.launch.console import report_console
-from atomo.launch.probes import obtain_probe
-from atomo.models import is_foreign
+from atomo.launch.jobs.probes import obtain_probe
 from atomo.planning import (
     Costs,
     Profile,
@@ -38,8 +39,7 @@ from atomo.planning.comparison import (
 )
 from atomo.planning.compression_errors import measure_compression_errors
 from atomo.planning.curves import draw
-from atomo.plotting import pyplot_for
-from atomo.visible import visible
+from atomo.workloads.models import is_foreign
 
 __all__ = ["Comparison", "ExplainOptions", "main"]
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.errors import ConfigError, DataError
-from atomo.models.npz import read_arrays
-from atomo.models.tensor_files import read_tensors
+from atomo.workloads.models.pretrained.npz import read_arrays
+from atomo.workloads.models.pretrained.tensor_files import read_tensors
 
 __all__ = ["load_gradient", "load_tensors"]
 

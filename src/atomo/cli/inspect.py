@@ -11,12 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from atomo.arguments import option, parse_arguments
-from atomo.cli.bench import CAPTURE, BenchOptions, read_gradient
-from atomo.codecs import make_codec
-from atomo.effects import ALWAYS, Effect, build_reporting_idle
-from atomo.errors import ConfigError
-from atomo.inspect import (
+from atomo.analysis.gradient_report import (
     Cluster,
     EncodingErrors,
     Layer,
@@ -26,8 +21,13 @@ from atomo.inspect import (
     losses,
     singular_values,
 )
+from atomo.cli.bench import CAPTURE, BenchOptions, read_gradient
+from atomo.codecs import make_codec
+from atomo.config.effect_tables import ALWAYS, Effect, build_reporting_idle
+from atomo.core.arguments import option, parse_arguments
+from atomo.core.plotting import pyplot_for
+from atomo.errors import ConfigError
 from atomo.launch.console import report_console
-from atomo.plotting import pyplot_for
 
 __all__ = ["INSPECT_EFFECTS", "InspectOptions", "main"]
 

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from atomo.arguments import Parser, translate_spellings
-from atomo.data.prepare import prepare
+from atomo.core.arguments import Parser, translate_spellings
+from atomo.workloads.datasets.prepare import prepare
 
 __all__ = ["main"]
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import torch
 
-from atomo.allocator import keep_freed_memory
-from atomo.arguments import parse_arguments
-from atomo.cli.explain_options import DESCRIPTION, ExplainOptions, codec_reductions
+from atomo.cli.explanation.options import DESCRIPTION, ExplainOptions, codec_reductions
 from atomo.codecs import make_codec
-from atomo.comm_types import COMM_TYPES
-from atomo.config import Settings
-from atomo.launch.place import canonical_settings
-from atomo.launch.probes import subject_of
-from atomo.probing import Probe, write_probe
-from atomo.training.job import make_job
-from atomo.training.job_probe import probe_job
+from atomo.config.comm_types import COMM_TYPES
+from atomo.config.settings import Settings
+from atomo.core.allocator import keep_freed_memory
+from atomo.core.arguments import parse_arguments
+from atomo.launch.jobs.probes import subject_of
+from atomo.launch.resolve import canonical_settings
+from atomo.planning.probe import Probe, write_probe
+from atomo.training.job.job import make_job
+from atomo.training.plans.job_probe import probe_job
 from atomo.transports import Transport, connect
 
 __all__ = ["main"]

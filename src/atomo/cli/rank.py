@@ -9,16 +9,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from atomo.allocator import keep_freed_memory
-from atomo.arguments import Parser
-from atomo.config import Settings
+from atomo.config.settings import Settings
+from atomo.core.allocator import keep_freed_memory
+from atomo.core.arguments import Parser
 from atomo.errors import ConfigError
-from atomo.launch.given import parse_cli_settings
-from atomo.launch.lines import PlainLines
-from atomo.launch.place import canonical_settings, inherit_memory
-from atomo.launch.published_lines import PublishedLines
-from atomo.launch.streams import EVENT_MARK
-from atomo.training.events import Event, Failed, Fence, Met, to_json
+from atomo.launch.cli_settings import parse_cli_settings
+from atomo.launch.display.lines import PlainLines
+from atomo.launch.display.published_lines import PublishedLines
+from atomo.launch.jobs.streams import EVENT_MARK
+from atomo.launch.resolve import canonical_settings, inherit_memory
+from atomo.training.job.events import Event, Failed, Fence, Met, to_json
 from atomo.training.rank import run_rank
 from atomo.transports import connect, launched_size
 

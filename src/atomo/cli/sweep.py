@@ -9,17 +9,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from atomo import setting_effects
-from atomo.arguments import to_arguments
-from atomo.config import Settings
-from atomo.effects import Effect, caution, report_idle
+from atomo.config import effects as setting_effects
+from atomo.config.effect_tables import Effect, caution, report_idle
+from atomo.config.file import SETTINGS_FILE, settings_text
+from atomo.config.settings import Settings
+from atomo.core.arguments import to_arguments
+from atomo.core.safe_read import read_whole
+from atomo.core.visible import visible
 from atomo.errors import ConfigError, Diverged
+from atomo.launch.cli_settings import CliSettings, parse_cli_settings
 from atomo.launch.console import report_console
-from atomo.launch.given import CliSettings, parse_cli_settings
-from atomo.launch.grid import axes_of, grid_points
-from atomo.launch.mpirun import mpirun_command
-from atomo.launch.place import resolve_settings
-from atomo.launch.sweep import (
+from atomo.launch.jobs.mpirun import mpirun_command
+from atomo.launch.resolve import resolve_settings
+from atomo.launch.studies.grid import axes_of, grid_points
+from atomo.launch.studies.quiet_jobs import QuietDisplay, run_trial
+from atomo.launch.studies.sweep_results import (
     SweepTrial,
     append_trial,
     best_trial,
@@ -27,12 +31,8 @@ from atomo.launch.sweep import (
     read_trials,
     results_table,
 )
-from atomo.launch.trials import QuietDisplay, run_trial
-from atomo.plain_file import read_whole
-from atomo.settings_file import SETTINGS_FILE, settings_text
-from atomo.tasks import make_task
-from atomo.training.run_folder import present
-from atomo.visible import visible
+from atomo.training.folder.run_folder import present
+from atomo.workloads import make_task
 
 __all__ = ["main", "run_trials"]
 

@@ -11,18 +11,18 @@ from typing import Final, final
 
 from rich.table import Table
 
-from atomo import setting_effects
-from atomo.arguments import Parser, flag, number_converter, translate_spellings
-from atomo.bounds import ANY, COUNT, check
-from atomo.config import Settings
-from atomo.effects import Effect, caution
+from atomo.config import effects as setting_effects
+from atomo.config.effect_tables import Effect, caution
+from atomo.config.settings import Settings
+from atomo.core.arguments import Parser, flag, number_converter, translate_spellings
+from atomo.core.bounds import ANY, COUNT, check
 from atomo.errors import ConfigError
+from atomo.launch.cli_settings import parse_cli_settings
 from atomo.launch.console import report_console
-from atomo.launch.given import parse_cli_settings
-from atomo.launch.place import resolve_settings
-from atomo.launch.text import bytes_text
-from atomo.launch.trials import QuietDisplay, run_trial
-from atomo.training.events import StepDone
+from atomo.launch.display.text import bytes_text
+from atomo.launch.resolve import resolve_settings
+from atomo.launch.studies.quiet_jobs import QuietDisplay, run_trial
+from atomo.training.job.events import StepDone
 
 __all__ = ["MeasuredSteps", "Speed", "main", "speed"]
 

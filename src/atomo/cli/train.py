@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from atomo.effects import caution
+from atomo.config.effect_tables import caution
+from atomo.launch.cli_settings import parse_cli_settings
 from atomo.launch.console import report_console
-from atomo.launch.given import parse_cli_settings
 from atomo.launch.launcher import launch
 
 __all__ = ["main"]

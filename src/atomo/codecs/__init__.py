@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.spec import parse_codec
-from atomo.tables import Table
+from atomo.core.tables import Table
 
 if TYPE_CHECKING:  # `__getattr__` imports each when it is asked for
     from atomo.codecs.dense.bf16 import BFloat16 as BFloat16

@@ -29,7 +29,7 @@ from atomo.codecs.laws import Field, Granularity, Law
 from atomo.codecs.momentum import MomentumState
 from atomo.codecs.rows import RowGradient
 from atomo.codecs.settings import check_types
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 
 __all__ = ["CONTRACTED", "Codec", "Field", "Granularity", "Law"]
 

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from atomo.codecs.base import Codec
+from atomo.core.names import described, nearest, resolve
 from atomo.errors import ConfigError
-from atomo.names import described, nearest, resolve
 
 __all__ = ["parse_codec", "read_call"]
 

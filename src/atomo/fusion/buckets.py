@@ -19,7 +19,7 @@ from atomo.codecs.by_name import NONE, ByName
 from atomo.codecs.dense_fallback import DENSE, goes_dense
 from atomo.codecs.shared_scale import SharedScaleCodec, shared_scale_codec
 from atomo.errors import ConfigError
-from atomo.grouping import Grouping
+from atomo.options.grouping import Grouping
 from atomo.wire import Sections
 
 __all__ = ["Bucket", "Part", "Slot", "divide", "plan", "subset"]

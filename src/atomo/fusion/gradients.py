@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from atomo.codecs.rows import RowGradient
-from atomo.devices import to_host
+from atomo.core.devices import to_host
 from atomo.fusion.buckets import Bucket, Slot
 from atomo.fusion.embeddings import rows_of
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from atomo.fusion.flow import Flow
 from atomo.fusion.lower_bounds import completion_bounds, remaining_times
 from atomo.fusion.pareto_states import ParetoStates, extend_states
-from atomo.grouping import Grouping
+from atomo.options.grouping import Grouping
 
 __all__ = ["MAX_STATES", "best_partition", "bound"]
 

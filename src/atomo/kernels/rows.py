@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from atomo.devices import to_device, uses_pinned_memory
+from atomo.core.devices import to_device, uses_pinned_memory
 
 __all__ = ["joined", "stacked"]
 

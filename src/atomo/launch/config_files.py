@@ -4,8 +4,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
+from atomo.core.names import nearest
 from atomo.errors import ConfigError
-from atomo.names import nearest
 
 __all__ = ["config_file", "published_configs"]
 

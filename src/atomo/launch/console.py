@@ -14,7 +14,7 @@ from rich.console import (
 from rich.control import Control
 from rich.segment import Segment
 
-from atomo.visible import visible
+from atomo.core.visible import visible
 
 __all__ = ["report_console"]
 

@@ -4,20 +4,20 @@ import sys
 
 from rich.console import Console
 
-from atomo.arguments import to_arguments
-from atomo.config import Settings
-from atomo.launch.display import LivePanel
-from atomo.launch.lines import Display, PlainLines
-from atomo.launch.mpirun import mpirun_command, split_arguments
-from atomo.launch.place import claim_folder, resolve_settings
-from atomo.launch.published_lines import PublishedLines
-from atomo.launch.reach import RemoteHosts, ssh_command
+from atomo.config.settings import Settings
+from atomo.core.arguments import to_arguments
+from atomo.launch.display.lines import Display, PlainLines
+from atomo.launch.display.panel import LivePanel
+from atomo.launch.display.published_lines import PublishedLines
+from atomo.launch.display.summary import Summary
+from atomo.launch.jobs.mpirun import mpirun_command, split_arguments
+from atomo.launch.jobs.rank_placement import fit_to_slots, job_hosts, rank_hosts
+from atomo.launch.jobs.slurm import SRUN
+from atomo.launch.jobs.ssh import RemoteHosts, ssh_command
+from atomo.launch.resolve import claim_folder, resolve_settings
 from atomo.launch.restarts import run_with_restarts
-from atomo.launch.slurm import SRUN
-from atomo.launch.summary import Summary
 from atomo.launch.supervisor import Supervisor
-from atomo.launch.whereabouts import fit_to_slots, job_hosts, rank_hosts
-from atomo.training.events import Fence
+from atomo.training.job.events import Fence
 
 __all__ = ["launch"]
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from atomo.config import Settings
+from atomo.config.settings import Settings
 from atomo.errors import CheckpointError, ConfigError, TooFewWorkers, TransportError
-from atomo.launch.lines import Display
-from atomo.launch.summary import Summary
-from atomo.training.index import latest
+from atomo.launch.display.lines import Display
+from atomo.launch.display.summary import Summary
+from atomo.training.checkpoints.index import latest
 
 __all__ = ["run_with_restarts"]
 

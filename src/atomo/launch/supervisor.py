@@ -11,9 +11,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import final
 
-from atomo.config import Settings
+from atomo.config.settings import Settings
+from atomo.core.program import signals_handled
 from atomo.errors import INTERRUPTED, TransportError
-from atomo.launch.last_words import (
+from atomo.launch.display.lines import Display
+from atomo.launch.display.summary import Summary
+from atomo.launch.exit_messages import (
     evaluator_failed_text,
     hanging_text,
     killed_text,
@@ -21,14 +24,11 @@ from atomo.launch.last_words import (
     never_met_text,
     stopped_text,
 )
-from atomo.launch.lines import Display
-from atomo.launch.mpirun import evaluator_command
-from atomo.launch.streams import EVENT_MARK, GRACE_S, Line, Process
-from atomo.launch.summary import Summary
+from atomo.launch.jobs.mpirun import evaluator_command
+from atomo.launch.jobs.streams import EVENT_MARK, GRACE_S, Line, Process
 from atomo.launch.verdict import SIGNALLED, Observations, training_exit_code
-from atomo.program import signals_handled
-from atomo.training.evaluation import Evaluation
-from atomo.training.events import Ended, Event, Failed, Fence, Met, Started, from_json
+from atomo.training.evaluation.evaluation import Evaluation
+from atomo.training.job.events import Ended, Event, Failed, Fence, Met, Started, from_json
 
 __all__ = ["Supervisor", "parse_record"]
 

@@ -8,6 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Final, final
 
+from atomo.core.file_limit import file_limit
 from atomo.errors import (
     CUT_OFF,
     AtomoError,
@@ -16,8 +17,7 @@ from atomo.errors import (
     TooFewWorkers,
     TransportError,
 )
-from atomo.file_limit import file_limit
-from atomo.launch.last_words import (
+from atomo.launch.exit_messages import (
     FAREWELL,
     NO_ROOM_FOR_MPI,
     WITHOUT_END,

@@ -9,6 +9,7 @@ from typing import Any, Final
 from atomo.codecs import Codec, Law, make_codec
 from atomo.codecs.shared_scale import shared_scale_codec
 from atomo.codecs.spec import read_call
+from atomo.core.names import described, nearest, resolve
 from atomo.errors import ConfigError
 from atomo.memory.adam import EfficientAdam
 from atomo.memory.base import Layout, Memory
@@ -16,7 +17,6 @@ from atomo.memory.dgc import MomentumCorrection
 from atomo.memory.momentum import Momentum
 from atomo.memory.none import NoMemory
 from atomo.memory.residual import Residual
-from atomo.names import described, nearest, resolve
 
 __all__ = [
     "MEMORIES",

@@ -12,7 +12,7 @@ from typing import Final, final
 
 import numpy as np
 
-from atomo.grouping import Grouping
+from atomo.options.grouping import Grouping
 from atomo.planning.costs import Cost, Costs
 from atomo.planning.knapsack import cheapest
 from atomo.planning.prediction import Scenario, flow_of, predict

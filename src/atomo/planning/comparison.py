@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, final
 
-from atomo.comm_types import PARAMETER_SERVER
-from atomo.grouping import bucket_caps
+from atomo.config.comm_types import PARAMETER_SERVER
+from atomo.options.grouping import bucket_caps
 from atomo.planning.costs import Costs
 from atomo.planning.prediction import Scenario, best_step, break_even, predict
 from atomo.planning.rails import HIERARCHICAL, flat_name

@@ -13,11 +13,11 @@ from typing import Any, Final, final
 from torch import Tensor
 
 from atomo.codecs import Codec, Law
-from atomo.communicators import Compressor
-from atomo.communicators.compressor import gradient_of
+from atomo.exchange import Compressor
+from atomo.exchange.compressor import gradient_of
 from atomo.fusion import Bucket, plan
-from atomo.grouping import Grouping
 from atomo.memory import NoMemory
+from atomo.options.grouping import Grouping
 from atomo.wire import Compression
 
 __all__ = ["CompressionErrors", "measure_compression_errors"]

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from atomo.codecs import Codec
-from atomo.comm_types import REDUCTIONS
-from atomo.communicators import Collective, Compressor, Reduction
-from atomo.communicators.collective import Addend
+from atomo.config.comm_types import REDUCTIONS
+from atomo.exchange import Collective, Compressor, Reduction
+from atomo.exchange.collectives.collective import Addend
 from atomo.fusion import Bucket, plan
-from atomo.grouping import ONE, Grouping
 from atomo.memory import default_memory, make_memory
+from atomo.options.grouping import ONE, Grouping
 from atomo.wire import Bytes, Compression
 
 __all__ = ["Cost", "Costs", "Statistic", "measure_costs"]

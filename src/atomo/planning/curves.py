@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
+from atomo.core.plotting import pyplot_for
 from atomo.planning.comparison import DENSE
 from atomo.planning.costs import Costs
 from atomo.planning.prediction import Scenario, predict
-from atomo.plotting import pyplot_for
 
 __all__ = ["draw"]
 

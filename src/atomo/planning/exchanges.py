@@ -13,7 +13,7 @@ from typing import Final, final
 
 import numpy as np
 
-from atomo.comm_types import PARAMETER_SERVER, REDUCTIONS
+from atomo.config.comm_types import PARAMETER_SERVER, REDUCTIONS
 
 __all__ = ["EXCHANGES", "ExchangePattern", "Link"]
 

@@ -8,10 +8,10 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, final
 
-from atomo.communicators.parameter_server.relay import piece_entries
+from atomo.exchange.parameter_server.frames.relay import piece_entries
 from atomo.fusion.flow import Flow, Times
 from atomo.fusion.partition import best_partition
-from atomo.grouping import Grouping
+from atomo.options.grouping import Grouping
 from atomo.planning.costs import Cost, Costs
 from atomo.planning.exchanges import EXCHANGES, ExchangePattern, Link
 from atomo.planning.profile import Profile

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from atomo.tasks import Batch, Objective
+from atomo.workloads import Batch, Objective
 
 __all__ = ["Profile", "measure_passes"]
 

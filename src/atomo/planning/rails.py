@@ -1,9 +1,9 @@
 """Model of hierarchical averaging: dense sums inside a host, and rails of buckets between hosts.
 
-The model follows `communicators/hierarchical.py`. The rank whose rail a bucket is in takes a dense
-message from each other rank of its host, adds them up, and then exchanges as the only worker of its
-host; in the end the rank gives the others the mean. Sums count as encoding and giving as decoding:
-the same rank's cores do both.
+The model follows `exchange/reductions/hierarchical.py`. The rank whose rail a bucket is in takes a
+dense message from each other rank of its host, adds them up, and then exchanges as the only worker
+of its host; in the end the rank gives the others the mean. Sums count as encoding and giving as
+decoding: the same rank's cores do both.
 """
 
 import time
@@ -14,9 +14,9 @@ from typing import Final
 import torch
 
 from atomo.codecs.dense_fallback import DENSE
-from atomo.communicators.collective import Addend
-from atomo.communicators.hosts import least_loaded
-from atomo.communicators.pieces import add, packed
+from atomo.exchange.collectives.collective import Addend
+from atomo.exchange.collectives.hosts import least_loaded
+from atomo.exchange.collectives.pieces import add, packed
 from atomo.fusion.flow import Flow
 from atomo.planning.exchanges import Link
 

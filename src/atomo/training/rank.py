@@ -8,21 +8,21 @@ from typing import NoReturn
 
 import torch
 
-from atomo.config import Settings, wants_gpu
+from atomo.config.checks import CPU, MPI_AUTO
+from atomo.config.comm_rules import has_master
+from atomo.config.settings import Settings, wants_gpu
+from atomo.core.visible import shorten, visible
 from atomo.errors import INTERRUPTED, AtomoError, ConfigError
-from atomo.roles import has_master
-from atomo.setting_checks import CPU, MPI_AUTO
-from atomo.training.events import Caution, Event, Measuring
-from atomo.training.job import Job
-from atomo.training.master import Master
-from atomo.training.planner import PlanGroup, plan_job, plan_with_spares
-from atomo.training.replan_loop import ReplanLoop
-from atomo.training.replicated import Replicated
-from atomo.training.run_control import NO_CONTROL, RunControl
+from atomo.training.job.events import Caution, Event, Measuring
+from atomo.training.job.job import Job
+from atomo.training.job.run_control import NO_CONTROL, RunControl
+from atomo.training.loop.master import Master
+from atomo.training.loop.replicated import Replicated
+from atomo.training.loop.worker import Worker
+from atomo.training.planner.planner import PlanGroup, plan_job, plan_with_spares
+from atomo.training.planner.replan_loop import ReplanLoop
 from atomo.training.thread_share import share_of_cores
-from atomo.training.worker import Worker
 from atomo.transports import Transport
-from atomo.visible import shorten, visible
 
 __all__ = ["run_rank"]
 

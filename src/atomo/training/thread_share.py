@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from atomo.communicators import Direct
-from atomo.roles import has_master
+from atomo.config.comm_rules import has_master
+from atomo.exchange import Direct
 from atomo.transports import Transport
 
 __all__ = ["share_of_cores"]

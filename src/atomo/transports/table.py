@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 
-from atomo.names import resolve
+from atomo.core.names import resolve
 from atomo.transports.base import Transport
 
 __all__ = ["TRANSPORTS", "connect", "launched_size"]

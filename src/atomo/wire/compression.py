@@ -8,8 +8,8 @@ import blosc.blosc_extension
 import numpy as np
 from jaxtyping import UInt8
 
-from atomo.compression import Compression
 from atomo.errors import FrameError
+from atomo.options.compression import Compression
 
 __all__ = ["MOST_GAIN", "Bytes", "Compression", "compress", "decompress_into"]
 

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.codecs.base import Field
-from atomo.devices import to_host
+from atomo.core.devices import to_host
 from atomo.errors import FrameError, FrameFault
 from atomo.wire.compression import Bytes, Compression, compress, decompress_into
 from atomo.wire.cursor import Cursor, varint

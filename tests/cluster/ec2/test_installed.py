@@ -2,7 +2,7 @@
 
 import pytest
 from cluster.ec2.conftest import Ec2
-from wheels import Installed
+from support.wheels import Installed
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from rich.table import Table
 
 import atomo_cluster.visible
-from atomo.visible import visible
+from atomo.core.visible import visible
 from atomo_cluster.ec2.hosts.streaming import relay_output
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run

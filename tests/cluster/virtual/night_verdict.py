@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from jobs import Job
+from support.jobs import Job
 
 __all__ = ["Verdict", "compare_with", "judged", "undisturbed"]
 

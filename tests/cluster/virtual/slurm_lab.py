@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cluster.virtual.vc import Tool
-from jobs import until
+from support.jobs import until
 
 __all__ = ["INSTALL", "Slurm", "lacking"]
 

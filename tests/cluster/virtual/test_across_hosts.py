@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from cluster.virtual.vc import Tool
-from jobs import until
+from support.jobs import until
 
-from atomo.launch.last_words import FAREWELL
-from atomo.training.checkpoint import finished, latest
+from atomo.launch.exit_messages import FAREWELL
+from atomo.training.checkpoints.checkpoint import finished, latest
 
 pytestmark = pytest.mark.slow
 

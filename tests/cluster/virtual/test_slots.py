@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from atomo.config import Settings
-from atomo.launch.mpirun import mpirun_command
+from atomo.config.settings import Settings
+from atomo.launch.jobs.mpirun import mpirun_command
 
 pytestmark = pytest.mark.slow
 

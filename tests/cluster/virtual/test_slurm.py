@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from cluster.virtual.slurm_lab import Slurm, lacking
 from cluster.virtual.vc import Tool
-from jobs import until
+from support.jobs import until
 
-from atomo.training.checkpoint import latest
+from atomo.training.checkpoints.checkpoint import latest
 
 pytestmark = [
     pytest.mark.skipif(bool(lacking()), reason=f"NOT TESTED WITH A SLURM: {lacking()}"),
@@ -18,8 +18,8 @@ pytestmark = [
 HOSTS = 3
 WHERE = """\
 import subprocess, sys
-from atomo.launch.given import parse_cli_settings
-from atomo.launch.mpirun import mpirun_command
+from atomo.launch.cli_settings import parse_cli_settings
+from atomo.launch.jobs.mpirun import mpirun_command
 line = mpirun_command(parse_cli_settings(sys.argv[1:], "train", "").settings, [])
 start = line[: line.index(sys.executable)]
 sys.exit(subprocess.call([*start, "sh", "-c", "echo $OMPI_COMM_WORLD_RANK $(hostname)"]))

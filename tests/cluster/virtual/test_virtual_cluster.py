@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from cluster.virtual.vc import ROOT, SCRIPT, Tool, machine
-from jobs import until
+from support.jobs import until
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, until
+from support.jobs import Job, until
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = ROOT / "tools" / "virtual_cluster.py"

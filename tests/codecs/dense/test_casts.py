@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import normal, roundtrip, seeded
+from support.draws import normal, roundtrip, seeded
 from torch import Tensor
 
 from atomo.codecs import make_codec

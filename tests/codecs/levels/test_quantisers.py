@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from draws import draws, normal
+from support.draws import draws, normal
 from torch import Generator, Tensor
 
 from atomo.codecs import Law, make_codec

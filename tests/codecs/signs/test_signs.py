@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import normal, roundtrip
+from support.draws import normal, roundtrip
 from torch import Generator, Size
 
 from atomo.codecs.signs.efsignsgd import EFSignSGD

@@ -6,8 +6,8 @@ from bisect import bisect_right
 
 import pytest
 import torch
-from backends import backends
-from draws import normal, roundtrip, seeded
+from support.backends import backends
+from support.draws import normal, roundtrip, seeded
 from torch import Tensor
 
 from atomo.codecs.sketches import lss_model, sketchml

@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from draws import seeded
+from support.draws import seeded
 from torch import Size, Tensor
 
 from atomo.codecs import make_codec

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import normal, seeded
+from support.draws import normal, seeded
 from torch import Size
 
 from atomo.codecs import make_codec

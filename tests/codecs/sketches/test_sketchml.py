@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from draws import seeded
-from selection import slow_but
+from support.draws import seeded
+from support.selection import slow_but
 from torch import Size, Tensor
 
 from atomo.codecs import make_codec

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import seeded
+from support.draws import seeded
 
 from atomo.codecs import make_codec
 from atomo.codecs.rows import RowGradient

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from draws import draws, normal, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.draws import draws, normal, seeded
 from torch import Size, Tensor
 
 from atomo.codecs import Law, make_codec

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import seeded
+from support.draws import seeded
 from torch import Tensor
 
 from atomo.codecs.spectral.atoms import probabilities, relative_probabilities, variance

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from draws import draws, normal, roundtrip, seeded
-from selection import slow_but
+from support.draws import draws, normal, roundtrip, seeded
+from support.selection import slow_but
 from torch import Size, Tensor
 
 from atomo.codecs import Codec, Law, make_codec

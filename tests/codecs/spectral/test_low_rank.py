@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from draws import normal, seeded, unchecked
+from support.draws import normal, seeded, unchecked
 from torch import Generator, Tensor
 
 from atomo.codecs import make_codec

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from draws import draws, draws_at_once, normal, roundtrip, seeded
+from support.draws import draws, draws_at_once, normal, roundtrip, seeded
 from torch import Size, Tensor
 
 from atomo.codecs import make_codec

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 import torch
-from pretend import Device, placed, use_staging, waits
+from support.fake_device import Device, placed, use_staging, waits
 from torch import Generator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from atomo.codecs import make_codec
 from atomo.codecs.spectral.atoms import probabilities
-from atomo.communicators import Compressor
+from atomo.exchange import Compressor
 from atomo.fusion import plan
-from atomo.grouping import ONE
 from atomo.memory import make_memory
+from atomo.options.grouping import ONE
 from atomo.wire import Compression
 
 LOOKS = {torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal}

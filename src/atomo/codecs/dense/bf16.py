@@ -17,7 +17,7 @@ from jaxtyping import Float
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import require_finite
 from atomo.codecs.flat import flat
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.errors import CodecError
 from atomo.kernels import cast
 

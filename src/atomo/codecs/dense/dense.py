@@ -14,7 +14,7 @@ from jaxtyping import Float
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.cost import DecodeCost
 from atomo.codecs.flat import flat
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.errors import CodecError
 
 __all__ = ["DENSE", "Dense", "Entries"]

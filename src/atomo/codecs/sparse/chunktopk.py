@@ -24,7 +24,7 @@ from atomo.codecs.checks import check_ratio, require_finite
 from atomo.codecs.cost import DecodeCost
 from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.sparse.payload import Sparse, count_for, index_cost, index_fields, indices_of
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.errors import ConfigError
 from atomo.kernels import rice, select
 

@@ -23,7 +23,7 @@ from atomo.codecs.seeds import draw_seed
 from atomo.codecs.sparse.payload import count_for
 from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.errors import ConfigError
 from atomo.kernels import draws, select
 

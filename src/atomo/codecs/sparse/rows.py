@@ -23,7 +23,7 @@ from atomo.codecs.flat import flat
 from atomo.codecs.rows import RowGradient
 from atomo.codecs.settings import Inner
 from atomo.codecs.sparse.payload import Sparse, index_cost, index_fields, indices_of
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.errors import CodecError
 from atomo.kernels import rice
 

@@ -30,7 +30,7 @@ from atomo.codecs.sparse.payload import (
     indices_of,
 )
 from atomo.codecs.sparse.search import MomentumSearch, RowSearch, Search, WholeSearch
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels import rice, select
 
 __all__ = ["SCOPES", "Selector"]

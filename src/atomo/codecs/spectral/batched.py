@@ -33,7 +33,7 @@ from atomo.codecs.spectral.spectra import (
     of_sketch,
 )
 from atomo.codecs.spectral.spectrum import EXACT, THIN
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 
 __all__ = ["DrawnAtoms", "draw_together", "uniform_of"]
 

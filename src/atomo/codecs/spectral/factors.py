@@ -12,7 +12,7 @@ from jaxtyping import Float, Int32
 from atomo.codecs.base import Codec
 from atomo.codecs.checks import as_codec_error
 from atomo.codecs.spectral.spectrum import times
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 
 __all__ = [
     "AtomFactors",

@@ -24,7 +24,7 @@ from atomo.codecs.spectral.spectrum import (
     decompose,
     orthonormal,
 )
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 
 __all__ = ["first", "is_wide", "leading"]
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 
 from atomo.codecs.spectral.chunks import chunks
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 
 __all__ = ["decompose_low_rank", "is_low", "sampled_rank", "spanned"]
 

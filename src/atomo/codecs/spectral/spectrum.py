@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float, Float64, Int
 
 from atomo.codecs.spectral.chunks import chunks
 from atomo.codecs.spectral.low_rank import decompose_low_rank
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.errors import CodecError
 
 __all__ = ["Spectrum", "decompose", "indicator", "tall", "times"]

@@ -44,7 +44,7 @@ from atomo.codecs.spectral.spectrum import (
     tall,
     times,
 )
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.errors import CodecError, ConfigError
 
 __all__ = ["SVD"]

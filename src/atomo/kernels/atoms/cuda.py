@@ -10,7 +10,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.devices import to_host
+from atomo.core.devices import to_host
 from atomo.kernels.atoms import TILE
 from atomo.kernels.atoms.reference import PASSES, add_cosines
 from atomo.kernels.blocks.cuda import starts_of, take

@@ -6,7 +6,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels.triton_jit import device_code
 
 __all__ = ["filled", "magnitudes_of", "put", "put_bits", "starts_of", "take", "take_floats"]

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from jaxtyping import Float, Int64, UInt8
 
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels.backends import backend_for
 
 __all__ = [

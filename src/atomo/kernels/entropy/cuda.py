@@ -14,7 +14,7 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atomo.devices import to_device, to_host
+from atomo.core.devices import to_device, to_host
 from atomo.kernels.blocks.cuda import put_bits, starts_of
 from atomo.kernels.entropy import codes, layout
 from atomo.kernels.entropy.layout import STREAMS, Streams

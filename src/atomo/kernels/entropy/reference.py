@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels.entropy import cpu
 
 __all__ = ["compress", "decompress_all"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int32, Int64
 
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels.backends import backend_for
 
 __all__ = ["backend", "grow_above", "magnitudes"]

@@ -13,7 +13,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels.blocks.cuda import magnitudes_of
 from atomo.kernels.triton_jit import EXACT, device_code
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels.triton_jit import device_code
 
 __all__ = ["Stream", "read_codes"]

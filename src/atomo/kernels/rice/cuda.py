@@ -11,7 +11,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from atomo.devices import to_host
+from atomo.core.devices import to_host
 from atomo.kernels.blocks.cuda import put_bits, starts_of
 from atomo.kernels.rice.cpu import BLOCK, ESCAPE, WIDE
 from atomo.kernels.triton_jit import device_code

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int32, Int64
 
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels.backends import backend_for
 
 __all__ = [

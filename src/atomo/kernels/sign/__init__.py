@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from jaxtyping import Float, Int32
 
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels.backends import backend_for
 from atomo.kernels.rows import stacked
 

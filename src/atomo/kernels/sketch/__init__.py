@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 
-from atomo.devices import to_device
+from atomo.core.devices import to_device
 from atomo.kernels.backends import backend_for
 
 __all__ = ["add_cells", "backend", "fill_cells"]

@@ -6,7 +6,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from atomo.devices import module_of, uses_pinned_memory
+from atomo.core.devices import module_of, uses_pinned_memory
 from atomo.errors import DeadlineExpired
 from atomo.transports.deadline import Deadline
 from atomo.transports.device_channel import DeviceChannel

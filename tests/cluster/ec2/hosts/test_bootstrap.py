@@ -216,7 +216,11 @@ def test_what_git_ignores_is_not_copied():
 
 
 def test_without_git_packages_are_copied_whatever_their_names(tmp_path):
-    taken = {"src/atomo/data/mnist.py", "src/atomo/kernels/clusters/way.py", "configs/a.toml"}
+    taken = {
+        "src/atomo/workloads/datasets/mnist.py",
+        "src/atomo/kernels/clusters/way.py",
+        "configs/a.toml",
+    }
     left = {"data/mnist/images", "clusters/lab/hosts", "cluster.yaml", "runs/x/log",
             "src/atomo/__pycache__/data.pyc", "dist/atomo.whl"}  # fmt: skip
     for name in taken | left:

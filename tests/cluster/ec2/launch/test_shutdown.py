@@ -2,7 +2,7 @@
 
 import pytest
 from cluster.ec2.support.cloud import everything, refusal
-from selection import slow_but
+from support.selection import slow_but
 
 pytestmark = pytest.mark.slow
 

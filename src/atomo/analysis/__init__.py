@@ -1,0 +1,1 @@
+"""Measurements of gradients: the cost and the error of codecs."""

@@ -1,0 +1,1 @@
+"""Parts of `atomo explain`: options, profiles, runs, tables."""

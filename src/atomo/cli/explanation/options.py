@@ -1,0 +1,207 @@
+"""The options of `atomo explain`, and what follows from them."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from atomo.codecs import Codec, make_codec
+from atomo.config.comm_types import PARAMETER_SERVER, REDUCTIONS
+from atomo.core.arguments import flag, option
+from atomo.core.bounds import ANY, COUNT, IMAGES, PIXELS, THREADS, Bound, check
+from atomo.core.quantities import bits_per_second, seconds
+from atomo.errors import ConfigError
+from atomo.options.hierarchy import BY_NAME, canonical_hierarchy
+from atomo.planning import HostModel, Link
+from atomo.planning.comparison import DENSE
+from atomo.planning.rails import HIERARCHICAL
+
+__all__ = [
+    "DESCRIPTION",
+    "ExplainOptions",
+    "codec_reductions",
+    "communicators_of",
+    "parse_codecs",
+    "skipped_communicators",
+]
+
+DESCRIPTION: Final = """\
+Measures a model's passes and codecs on this machine, and predicts what a step takes among several
+over links as described: with each codec and communicator, beside dense gradients as float32 and
+bf16, and for 8, 64 and 1024 workers. Nothing is trained, and no link is used.
+
+  atomo explain --network ResNet50 --workers 16 --bandwidth 1gbit --latency 50us
+
+With --probe FILE a short job of --workers processes measures all of it on its own hosts and links,
+and writes the file; where that is there already, it is used. A folder of a run in the place of a
+network explains the run: what its steps took, beside what is predicted.
+
+With --weights a checkpoint's model is explained, and with --gradient codecs are measured on a dump:
+what they send of it, and the squared error of what arrives, over its squared norm. A file of a run
+is of the run's model. Of other files say --network and --dataset, or --compute.
+
+  atomo explain --network ResNet50 --workers 4 --hostfile hosts --probe probe.json
+  atomo explain runs/x --bandwidth 100mbit
+  atomo explain --gradient runs/x/gradients/step-00000050.safetensors --code 'topk; qsgd'
+  atomo explain --weights model.safetensors --compute 80ms
+  atomo explain torchvision:resnet50"""
+CODES: Final = (
+    "topk(ratio=0.01)", "dgc(ratio=0.001)", "svd(rank=3)", "qsgd", "efsignsgd", "chunktopk",
+)  # fmt: skip
+LOW_RANK: Final = ("PowerSGD", "ACPSGD")
+BOUNDS: Final[Mapping[str, Bound]] = {
+    "image_size": PIXELS,
+    "batch_size": IMAGES,
+    "svd_rank": ANY,
+    "workers": Bound(1, 1_000_000, "somebody must train", "no job has so many"),
+    "threads": replace(THREADS, least=1),
+    "cores": ANY,
+    "processes_per_host": Bound(1, 4096, "a worker is a process", "no host has so many"),
+    "repetitions": COUNT,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    """The options of `atomo explain`."""
+
+    network: str = option("ResNet18", "whose steps to predict")
+    dataset: str = option("Noise", "on which samples; Noise: images of --image-size")
+    data_dir: str = option("data", "where the data sets lie")
+    image_size: int = option(0, "pixels a side of Noise; 0: its own 224")
+    batch_size: int = option(32, "samples per worker and step")
+    workers: int = option(8, "that train, each on a host of its own but for --hierarchical")
+    hierarchical: str = option(
+        "no", "workers a host, which share its link: beside the rest, dense sums inside hosts"
+    )
+    bandwidth: str = option("1gbit", "of each host's link, both ways: 100mbit, 1gbit, 25gbit")
+    latency: str = option("50us", "of a message between hosts, one way: 50us, 1ms")
+    code: str = option("", "one codec or several, separated by ';'; empty: a few")
+    svd_rank: int = option(4, "of PowerSGD; 0: leave it out")
+    threads: int = option(1, "compute threads of each process")
+    processes_per_host: int = option(1, "that share the cores of a host")
+    cores: int = option(0, "of a host; 0: as many as here")
+    repetitions: int = option(3, "of each timing, of which the best counts")
+    weights: str = option(
+        "", "file with the model's weights: of a checkpoint, .safetensors or .npz; empty: drawn"
+    )
+    gradient: str = option(
+        "",
+        "file of named gradients to measure codecs on, .safetensors or .npz; empty: a pass's",
+    )
+    compute: str = option("", "what forward and backward pass take: 80ms; empty: what they do here")
+    probe: str = option("", "file of what a job of --workers measures on its hosts and links")
+    hostfile: str = option("", "file of hosts for --probe; empty: this host alone")
+    mpi_args: str = option("", "further arguments for mpirun, for --probe")
+    json: bool = option(False, "one JSON document: yes or no")
+    png: str = option("", "file for curves over bandwidth; needs matplotlib")
+
+    def __post_init__(self) -> None:
+        check(self, BOUNDS, flag)
+        if self.per_host > 1 and self.per_host >= self.workers:
+            raise ConfigError(
+                f"--hierarchical {self.hierarchical}: {self.workers} workers are then one host, "
+                f"and nothing is compressed; give at most {self.workers - 1} for a host, or no"
+            )
+        if self.per_host > 1 and self.probe:
+            raise ConfigError(
+                f"--hierarchical {self.hierarchical} --probe {self.probe}: a probe measures links "
+                "between all processes, not between hosts; leave one of them out"
+            )
+
+        if self.probe and (file := self.weights or self.gradient or self.compute):
+            raise ConfigError(
+                f"--probe {self.probe} measures passes and gradients itself; leave {file} out"
+            )
+        if self.weights and self.gradient:
+            raise ConfigError(
+                f"--weights {self.weights} --gradient {self.gradient}: gradients are made with "
+                "weights, or read; give one of them"
+            )
+
+    @property
+    def real_gradient(self) -> bool:
+        """True if the gradient is one of a training, so that what codecs lose of it says much."""
+        return bool(self.gradient or (self.weights and not self.compute))
+
+    @property
+    def compute_s(self) -> float | None:
+        """Seconds of the passes, as `--compute` gives them; None: not given."""
+        return seconds(self.compute, flag("compute")) if self.compute else None
+
+    @property
+    def per_host(self) -> int:
+        """Workers of a host.
+
+        Raises:
+            ConfigError: nobody is here to tell hosts by their names.
+        """
+        said = canonical_hierarchy(self.hierarchical)
+        if said == BY_NAME:
+            raise ConfigError(
+                f"--hierarchical {self.hierarchical}: no job runs whose hosts have names; give how "
+                "many workers share a host, e.g. 4"
+            )
+        return int(said or 1)
+
+    @property
+    def link(self) -> Link:
+        """The link of each host."""
+        bits = bits_per_second(self.bandwidth, flag("bandwidth"))
+        return Link(bits / 8, seconds(self.latency, flag("latency")))
+
+    @property
+    def host_model(self) -> HostModel:
+        """The host model of each host, relative to this machine."""
+        cores = self.cores or os.cpu_count() or 1
+        processes = max(self.processes_per_host, self.per_host)
+        computing = processes * self.threads
+        spare = cores >= computing + processes
+        return HostModel(max(1.0, computing / cores), 0.0 if spare else 1.0)
+
+
+def codec_reductions(options: ExplainOptions) -> Iterator[tuple[str, str]]:
+    """Yields each codec to be measured, and the reduction that it is measured with."""
+    for spec, codec in parse_codecs(options).items():
+        for name in REDUCTIONS:
+            if not misfit(codec, name):
+                yield spec, name
+    if options.svd_rank:
+        for name in LOW_RANK:
+            yield f"svd(rank={options.svd_rank})", name
+
+
+def parse_codecs(options: ExplainOptions) -> dict[str, Codec[Any]]:
+    """Returns the codecs by their full names, the dense ones first."""
+    specs = [spec for spec in options.code.split(";") if spec.strip()] or CODES
+    codecs = [make_codec(spec) for spec in (*DENSE, *specs)]
+    return {str(codec): codec for codec in codecs}
+
+
+def misfit(codec: Codec[Any], reduction: str) -> str:
+    """Explains why a codec is not predicted with a reduction; empty: it is predicted."""
+    if reduction in LOW_RANK:
+        return f"--comm-type {reduction} is predicted for svd of --svd-rank, which is 0"
+    if str(codec) in DENSE and reduction not in ("Allgather", "Allreduce"):
+        return f"{codec} is what Allreduce sums"
+    try:
+        REDUCTIONS[reduction].adapt_codec(codec)
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def skipped_communicators(options: ExplainOptions) -> dict[str, str]:
+    """Returns the communicators of which nothing is predicted, and why."""
+    shown = {name for _, name in codec_reductions(options)}
+    codecs = [*parse_codecs(options).values()]
+    return {name: misfit(codecs[-1], name) for name in REDUCTIONS if name not in shown}
+
+
+def communicators_of(options: ExplainOptions, spec: str, reduction: str) -> tuple[str, ...]:
+    """Returns the communicators that the costs of a codec with a reduction can predict."""
+    # What is dense sums, in a fraction of the bytes.
+    flat = () if reduction == "Allgather" and spec in DENSE else (reduction,)
+    inside = tuple(HIERARCHICAL + name for name in flat) if options.per_host > 1 else ()
+    master = (PARAMETER_SERVER,) if reduction == "Allgather" else ()
+    return (*master, *flat, *inside)

@@ -1,0 +1,108 @@
+"""Output of `atomo explain`: a table, a sentence, or a JSON document."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from atomo.cli.explanation.options import ExplainOptions, skipped_communicators
+from atomo.core.quantities import speed_text
+from atomo.launch.display.text import bytes_text
+from atomo.planning import Scenario
+from atomo.planning.comparison import DENSE, OTHER_SIZES, Comparison, compression_pays
+
+__all__ = ["document", "table", "verdict"]
+
+
+def document(
+    options: ExplainOptions, scenario: Scenario, found: Sequence[Comparison]
+) -> dict[str, Any]:
+    """Everything, for programs. What pays everywhere has null as its bound."""
+    rows = [asdict(one) for one in found]
+    for row in rows:
+        row["pays_below"] = None if math.isinf(row["pays_below"]) else row["pays_below"]
+    return {
+        "options": asdict(options),
+        "parameters": sum(scenario.profile.sizes) // 4,
+        "compute_s": scenario.compute_s,
+        "compress": compression_pays(found),
+        "left_out": skipped_communicators(options),
+        "steps": rows,
+    }
+
+
+def table(scenario: Scenario, found: Sequence[Comparison], options: ExplainOptions) -> Table:
+    """Returns one row a codec and communicator, the fastest first."""
+    entries = sum(scenario.profile.sizes) // 4
+    links = f"{options.bandwidth}, {options.latency}"
+    if options.per_host > 1:
+        links = f"{options.per_host} a host, hosts over {links}"
+    if scenario.measured:
+        links = f"links as in {options.probe}"
+    title = (
+        f"{subject(options)}, {entries:,} parameters: a step's passes take "
+        f"{1e3 * scenario.compute_s:.0f} ms; {options.workers} workers, {links}"
+    )
+    inside = ["hosts"] if options.per_host > 1 else []
+    error = ["error"] if any(one.error is not None for one in found) else []
+    out = Table(title=title)
+    for column in (
+        "--code", "--comm-type", *inside, "ms", "link", "codec", "sent", "--fusion",
+        *error, "to bf16", "pays below", *(f"ms: {n}" for n in OTHER_SIZES),
+    ):  # fmt: skip
+        out.add_column(column, justify="left" if column.startswith("--") else "right")
+    for one in found:
+        out.add_row(
+            one.code,
+            one.communicator,
+            *([f"of {options.per_host}" * one.hierarchical] if inside else []),
+            f"{1e3 * one.step_s:.1f}",
+            f"{1e3 * one.link_s:.1f}",
+            f"{1e3 * one.codec_s:.1f}",
+            bytes_text(one.sent_bytes),
+            one.fusion,
+            *([error_text(one.error)] if error else []),
+            f"{one.to_base:.2f}x",
+            speed_text(one.pays_below),
+            *(f"{1e3 * seconds_:.0f}" for seconds_ in one.steps_s.values()),
+        )
+    return out
+
+
+def subject(options: ExplainOptions) -> str:
+    """Describes the run that is explained."""
+    if file := options.gradient or (options.weights if options.compute else ""):
+        return file
+    return f"{options.network} with {options.weights}" if options.weights else options.network
+
+
+def error_text(error: float | None) -> str:
+    """Returns a share; nothing where it is not known."""
+    return "" if error is None else f"{error:.2g}"
+
+
+def method_text(one: Comparison, options: ExplainOptions) -> str:
+    """As `atomo train` is told."""
+    inside = f"--hierarchical {options.per_host} " if one.hierarchical else ""
+    return f"{inside}--comm-type {one.communicator}"
+
+
+def verdict(found: Sequence[Comparison], options: ExplainOptions) -> str:
+    """Returns the answer in a sentence or two."""
+    first = found[0]
+    how = f"{method_text(first, options)} --code '{first.code}' --fusion {first.fusion}"
+    if not compression_pays(found):
+        dense = next(one for one in found if one.code in DENSE)
+        plain = f"{method_text(dense, options)} --code {dense.code}"
+        return f"Do not compress: nothing gains 2 % on {plain} --fusion {dense.fusion}.\n"
+    rest = speed_text(first.pays_below)
+    gain = f"{first.to_base:.2f} times as fast as bf16 over Allreduce"
+    figures = "these figures" if first.error is None else "these times"
+    bound = "on links of any speed" if rest == "any" else f"on links below {rest}"
+    return (
+        f"Fastest: {how}, {gain}; it pays {bound}.\n"
+        f"What a codec loses is not in {figures}: `atomo inspect --code '{first.code}'` shows the "
+        "error of one encoding, and a training with it the accuracy.\n"
+    )

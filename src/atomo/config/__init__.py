@@ -1,0 +1,1 @@
+"""Settings of a training run: their values, files, bounds, checks, effects and identity."""

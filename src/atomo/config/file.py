@@ -1,0 +1,169 @@
+"""Settings in files: flat TOML, a key a setting, as `--config` reads and a run's folder keeps it.
+
+    network = "ResNet20"
+    lr = 0.1
+
+What is wrong with a file is told with its name, the key, the value, and what to write.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, get_args, get_type_hints
+
+from atomo.config.bounds import BOUNDS
+from atomo.config.comm_types import stored_settings
+from atomo.config.settings import Settings
+from atomo.core.arguments import flag
+from atomo.core.names import find_spelling, nearest
+from atomo.core.safe_read import read_text
+from atomo.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["SETTINGS_FILE", "config_name", "read_settings", "settings_text"]
+
+SETTINGS_FILE: Final = "settings.toml"
+HEAD: Final = (
+    "# All settings of this run. `atomo train --config` this file repeats it in a new folder.\n"
+)
+KINDS: Final[Mapping[type, str]] = {
+    str: 'a string, such as {name} = "..."',
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+}
+MOST: Final = 2**18  # bytes of a file
+SHOWN: Final = 200  # characters of a value
+OF_A_PLACE: Final = {"train_dir"}  # who repeats a run does not continue it
+
+
+def read_settings(files: Sequence[Path]) -> dict[str, Any]:
+    """Reads settings from files, by field of Settings; later files win.
+
+    Raises:
+        ConfigError: one cannot be read, or has what is no setting or no value of it.
+    """
+    given: dict[str, Any] = {}
+    for path in files:
+        for key, value in parsed(path).items():
+            name = field_of_key(path, key)
+            given[name] = checked_value(path, name, value)
+    return given
+
+
+def settings_text(settings: Settings) -> str:
+    """Resolved settings as a file that `read_settings` reads back, defaults as well.
+
+    >>> settings_text(Settings(lr=0.5)).splitlines()[2]
+    'n = 3'
+    """
+    values = stored_settings(asdict(settings))
+    values["num_aggregate"] = number_to_wait_for(settings)
+    lines = [
+        f"{name} = {literal(value)}"
+        for name, value in values.items()
+        if value is not None and name not in OF_A_PLACE
+    ]
+    return "\n".join([HEAD, *lines, ""])
+
+
+def config_name(files: Sequence[Path]) -> str:
+    """Joins the names of a run's configuration files, for the name of its folder.
+
+    >>> config_name([Path("configs/cifar/resnet20.toml"), Path("configs/dgc/wm5.toml")])
+    '[cifar.resnet20]+[dgc.wm5]'
+    >>> config_name([Path("runs/[cifar.resnet20]+[dgc.wm5]-20260131-235959/settings.toml")])
+    '[cifar.resnet20]+[dgc.wm5]'
+    """
+    return "+".join(short(path) for path in files)
+
+
+def short(path: Path) -> str:
+    """Returns a file's folder and name, without what all have; of a run that is repeated, its own
+    name.
+    """
+    folder = path.parent.name
+    if path.name == SETTINGS_FILE and folder:
+        return re.sub(r"-\d{8}-\d{6}(-\d+)?$", "", folder)
+    return f"[{path.stem}]" if folder in ("", "configs", "..") else f"[{folder}.{path.stem}]"
+
+
+def number_to_wait_for(settings: Settings) -> int:
+    """Returns 0 for "all workers", so that it stays all with another number of workers."""
+    return 0 if settings.num_aggregate == settings.workers else settings.num_aggregate
+
+
+def parsed(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path, MOST))
+    except OSError as error:
+        raise ConfigError(f"--config {path}: {error.strerror}") from error
+    except RecursionError as error:
+        raise ConfigError(f"--config {path}: lists or tables in it are nested too deep") from error
+    except ValueError as error:  # its syntax, its encoding, or a number of thousands of digits
+        raise ConfigError(
+            f'--config {path}: {error}; a line is a key and a value, such as network = "ResNet20"'
+        ) from error
+
+
+@cache
+def kinds_of_settings() -> dict[str, Any]:
+    """Returns the type of each field, read once: it takes a millisecond, and files have
+    many keys.
+    """
+    return get_type_hints(Settings)
+
+
+def field_of_key(path: Path, key: str) -> str:
+    """Returns the field of a key, in which `-` and `_` are alike."""
+    names = kinds_of_settings()
+    name = find_spelling(key, names)
+    if not name:
+        raise ConfigError(f"--config {path}: there is no setting {key!r}; {nearest(key, names)}")
+    return name
+
+
+def checked_value(path: Path, name: str, value: Any) -> Any:
+    """Returns a value of the field's type and within its range."""
+    hint = kinds_of_settings()[name]
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind in KINDS]
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"--config {path}: {name}: a whole number of more than 64 bits")
+    if type(value) is int and kinds == [float]:
+        value = float(value)
+    if type(value) not in kinds:
+        wanted = " or ".join(KINDS[kind].format(name=name) for kind in kinds)
+        raise ConfigError(f"--config {path}: {name} = {shown(value)}: write {wanted}")
+    complaint = BOUNDS[name].complaint(value) if name in BOUNDS else ""
+    if complaint:
+        raise ConfigError(f"--config {path}: {name} = {shown(value)}: {flag(name)} {complaint}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """Returns a value as it stands in a file, or nearly so."""
+    if isinstance(value, Mapping):
+        return "a table of its own, and settings are in none"
+    if isinstance(value, list):
+        return "a list, and settings are none"
+    text = literal(value) if type(value) in KINDS else str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def literal(value: str | bool | int | float) -> str:
+    """Returns a value as TOML writes it. A JSON string is one of TOML's but for the DEL
+    character.
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value)

@@ -1,0 +1,1 @@
+"""Foundations that know nothing of training: tables, names, arguments, devices, processes."""

@@ -1,0 +1,34 @@
+"""Pictures: matplotlib where it is installed, asked for before any work is done."""
+
+from pathlib import Path
+from types import ModuleType
+
+from atomo.core.distribution import install_command
+from atomo.errors import ConfigError
+
+__all__ = ["pyplot_for"]
+
+
+def pyplot_for(picture: str) -> ModuleType:
+    """Matplotlib's `pyplot`, without a screen, once it is sure that it can write this file.
+
+    Raises:
+        ConfigError: matplotlib is not installed, the folder is missing, or it writes no such files.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ConfigError(
+            f"--png needs matplotlib; `{install_command('plot')}` brings it"
+        ) from error
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    path = Path(picture)
+    if not path.parent.is_dir():
+        raise ConfigError(f"--png {picture}: there is no folder {path.parent}")
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in known:
+        raise ConfigError(f"--png {picture}: ends in none of .{', .'.join(sorted(known))}")
+    return pyplot

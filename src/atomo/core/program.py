@@ -1,0 +1,93 @@
+"""Entry points of command-line programs: finding the command, exit codes, signals."""
+
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from atomo.core.names import nearest
+from atomo.core.process import prepare_environment, silence_output
+from atomo.core.visible import visible
+from atomo.errors import INTERRUPTED, AtomoError, ConfigError
+
+__all__ = ["NO_ROOM", "dispatch", "signals_handled"]
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def dispatch(
+    program: str,
+    commands: Mapping[str, str],
+    usage: Callable[[], str],
+    versions: Callable[[], str],
+    act: Callable[[str, list[str]], int],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Runs one command and returns its exit code (`atomo.errors` lists them).
+
+    Args:
+        program: its name, for messages.
+        commands: what there is, by name.
+        usage: what `--help` says.
+        versions: the line that `--version` prints.
+        act: runs the command of a name with what follows it.
+        arguments: the command line; None: that of this process.
+    """
+    prepare_environment()
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        sys.stdout.write(usage())
+        return 0 if words else 2
+    if words[0] in ("-V", "--version"):
+        sys.stdout.write(f"{versions()}\n")
+        return 0
+    name, *rest = words
+    if name not in commands:
+        sys.stderr.write(f"{program}: unknown command {name!r}; {nearest(name, commands)}\n")
+        return 2
+    try:
+        code = act(name, rest)
+        sys.stdout.flush()  # here, where it may fail, and not at the very end
+        return code
+    except AtomoError as error:
+        sys.stderr.write(f"{program} {name}: {visible(str(error))}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # who read our output is gone, as in `atomo train | head`
+        silence_output()
+        return INTERRUPTED
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not has_working_folder():
+            sys.stderr.write(f"{program} {name}: the working folder is gone; change to another\n")
+            return ConfigError.exit_code
+        if error.errno not in NO_ROOM or error.filename is not None:
+            raise
+        silence_output()  # our own files are written elsewhere, and their errors are ours
+        sys.stderr.write(f"{program} {name}: cannot write the output: {error.strerror}\n")
+        return AtomoError.exit_code
+
+
+def has_working_folder() -> bool:
+    """Returns False where the working folder of this process was removed."""
+    try:
+        return bool(os.getcwd())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def signals_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Calls `handler` for Ctrl-C, SIGTERM and a closed terminal, for as long as the block lasts."""
+    numbers = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # as nohup does
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)

@@ -1,0 +1,1 @@
+"""Collectives over a transport, and the hosts that ranks are on."""

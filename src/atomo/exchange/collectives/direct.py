@@ -1,0 +1,123 @@
+"""Collectives over a transport, point to point: every rank sends to every other by itself.
+
+Why not MPI's own: a rank that waits inside one has no deadline, and cannot say whom it waits for.
+Why no ring: a rank of a ring waits for its neighbour, who waits for its own, and who is to blame
+is out of sight; size - 1 latencies follow one another where here is one; and frames would have to
+be passed on by ranks that are busy with their backward pass. What a rank sends and receives is as
+much either way: size - 1 frames in a gather, 2 (size - 1) / size of a vector in a sum.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.errors import FrameError
+from atomo.exchange.collectives.collective import Addend, Collective
+from atomo.exchange.collectives.device_sum import is_unrounded, sum_on_device
+from atomo.exchange.collectives.pieces import Turn, chunks_of
+from atomo.exchange.collectives.summation import Summation
+from atomo.transports import Subgroup, Transport
+from atomo.wire import Bytes
+
+__all__ = ["Direct"]
+
+AHEAD: Final = 3  # turns of a sum that are sent for before they come; lower => idle links
+
+
+@final
+class Direct(Collective):
+    """The collectives of all ranks of a transport."""
+
+    def __init__(self, transport: Transport, timeout_s: float) -> None:
+        """Collectives.
+
+        Args:
+            transport: connects the ranks; between two operations their number may change.
+            timeout_s: the longest wait for one of them.
+        """
+        self.wait_s = 0.0
+        self.may_repeat = transport.revokes_waits
+        self._transport, self._timeout_s = transport, timeout_s
+        self._one_host = transport.local_size == transport.size
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]  # as the transport has it now
+        """The number of this rank."""
+        return self._transport.rank
+
+    @property
+    def size(self) -> int:  # type: ignore[override]
+        """The number of ranks."""
+        return self._transport.size
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        return self._transport.global_ranks
+
+    def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
+        for peer in self._peers():
+            self._transport.send(peer, data, what)
+        return self._arriving(data, what)
+
+    def sum(self, addends: Sequence[Addend], what: str) -> None:
+        channel = self._transport.device_channel(addends[0].values.device) if addends else None
+        if channel is not None and is_unrounded(addends):
+            started = time.perf_counter()
+            sum_on_device(addends, channel, self.rank, self.size, self._timeout_s, what)
+            self.wait_s += time.perf_counter() - started
+            return
+        # Within one host no link is idle while ranks wait, and each message costs them a wake-up.
+        chunks = 1 if self._one_host else chunks_of(addends, self.size)
+        work = Summation(addends, self.rank, self.size, chunks, what)
+        sent = 0
+        for number, turn in enumerate(work.turns):
+            sent += self._send(work, work.turns[sent : number + 1 + AHEAD], what)
+            source = (self.rank - turn.distance) % self.size
+            work.take(turn, source, self._receive(source, what))
+
+    def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
+        if self.rank == 0:
+            # A copy, since nobody says when it has left.
+            frame = np.frombuffer(values.cpu().numpy().tobytes(), np.uint8)
+            for peer in self._peers():
+                self._transport.send(peer, frame, what)
+            return
+        data = self._receive(0, what)
+        if data.size != values.nbytes:
+            raise FrameError(f"rank 0 gave {data.size} bytes of {what}, not {values.nbytes}")
+        values.copy_(torch.from_numpy(data.copy()).view(torch.float32))
+
+    def part(self, ranks: Sequence[int], *, one_host: bool) -> "Direct":
+        channel = self._transport.dup(self._timeout_s)
+        return Direct(Subgroup(channel, ranks, one_host=one_host), self._timeout_s)
+
+    def _send(self, work: Summation, turns: Sequence[Turn], what: str) -> int:
+        """Sends what there is for the next turns, in their order; for how many of them."""
+        for number, turn in enumerate(turns):
+            to = (self.rank + turn.distance) % self.size
+            frame = work.frame(turn, to)
+            if frame is None:
+                return number
+            self._transport.send(to, frame, what)
+        return len(turns)
+
+    def _peers(self) -> list[int]:
+        """Lists the other ranks, from another first one on each rank: not all send to the same."""
+        return [(self.rank + step) % self.size for step in range(1, self.size)]
+
+    def _arriving(self, own: Bytes, what: str) -> Iterator[Bytes]:
+        for rank in range(self.size):
+            yield own if rank == self.rank else self._receive(rank, what)
+
+    def _receive(self, rank: int, what: str) -> Bytes:
+        started = time.perf_counter()
+        message = self._transport.receive(
+            rank, self._timeout_s, f"{what} of rank {self.ranks[rank]}"
+        )
+        self.wait_s += time.perf_counter() - started
+        return message.data

@@ -1,0 +1,112 @@
+"""Pieces of a sum: who adds them up, in which order they travel, and their frames.
+
+Each vector is cut into chunks, and each chunk into a piece for every rank, which adds up what all
+have there. So the sum of a chunk can travel while the addends of the next still do: links between
+hosts carry something both ways all the time.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+import xxhash
+from torch import Generator
+
+from atomo.errors import CodecError, FrameError
+from atomo.exchange.collectives.collective import Addend
+from atomo.wire import Bytes, Compression, Header, Kind, pack, read_header, unpack
+
+__all__ = ["Piece", "Turn", "add", "chunks_of", "cut", "packed", "turns"]
+
+RAW: Final = Compression(codec="none")
+SMALLEST: Final = 30_000  # entries of a piece; lower => more messages, and less at the ends idle
+CHUNKS: Final = 16  # of large vectors
+
+Piece = Sequence[Addend]
+"""The same stretch of every addend of a sum."""
+
+
+@final
+@dataclass(frozen=True)
+class Turn:
+    """A message that each rank sends to one rank while it receives one from another."""
+
+    chunk: int
+    summed: bool
+    """True if it is the sum of the sender's piece, and not the addend for the receiver's."""
+    distance: int
+    """It goes so many ranks further, and comes from as many before."""
+
+
+def turns(chunks: int, ranks: int) -> list[Turn]:
+    """Lists all turns of a sum: the sums of a chunk follow the addends of the next chunk.
+
+    In each turn nobody receives from two: where all send to one, a link that is slow for its many
+    senders drops what they send, and TCP waits 200 ms before it sends that again.
+    """
+    return [
+        Turn(chunk, summed, distance)
+        for stage in range(chunks + 1)
+        for chunk, summed in ((stage, False), (stage - 1, True))
+        if 0 <= chunk < chunks
+        for distance in range(1, ranks)
+    ]
+
+
+def chunks_of(addends: Sequence[Addend], ranks: int) -> int:
+    """Returns the number of chunks of a sum over links between hosts."""
+    entries = sum(addend.values.numel() for addend in addends)
+    return min(CHUNKS, max(1, entries // (ranks * SMALLEST)))
+
+
+def cut(addends: Sequence[Addend], ranks: int, chunks: int) -> list[list[Piece]]:
+    """Cuts addends into the piece of each rank, in each chunk; of short vectors some are empty."""
+    pieces: list[list[list[Addend]]] = [[[] for _ in range(ranks)] for _ in range(chunks)]
+    for addend in addends:
+        for number, values in enumerate(torch.tensor_split(addend.values, chunks * ranks)):
+            if values.numel():
+                chunk, rank = divmod(number, ranks)
+                pieces[chunk][rank].append(Addend(values, addend.wire_codec))
+    return [[*chunk] for chunk in pieces]
+
+
+def packed(piece: Piece, what: str) -> Bytes:
+    """Packs a piece into a frame."""
+    sections = [
+        tensor
+        for one in piece
+        for tensor in one.wire_codec.sections(one.wire_codec.encode(one.values, Generator()))
+    ]
+    return pack(Header(Kind.PIECE, layout_hash=label_hash(what)), sections, RAW)
+
+
+def add(frame: Bytes, piece: Piece, what: str) -> None:
+    """Adds a frame to a piece, in place.
+
+    Raises:
+        FrameError: it is of another piece.
+    """
+    header = read_header(frame)
+    if header.kind is not Kind.PIECE or header.layout_hash != label_hash(what):
+        raise FrameError(
+            f"a {header.kind.name} came where {what} was expected: do all hosts run the same "
+            "version with the same options?"
+        )
+    fields = [field for one in piece for field in one.wire_codec.fields(one.values.shape)]
+    sections = iter(unpack(frame, fields))
+    for one in piece:
+        payload = one.wire_codec.assemble(sections)
+        try:
+            one.wire_codec.add_decoded(payload, one.values)
+        except CodecError as error:
+            raise FrameError(f"{what}: {error}") from error
+
+
+def label_hash(what: str) -> int:
+    """Hashes the label of a sum.
+
+    All ranks give a sum the same label, so that its hash in the header tells a piece of another
+    sum, or of another step, before it is added: pieces have no numbers of their own.
+    """
+    return xxhash.xxh32_intdigest(what.encode())

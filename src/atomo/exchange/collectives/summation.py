@@ -1,0 +1,67 @@
+"""One sum over all ranks, as one of them sees it: what it sends at each turn, and takes."""
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+
+from atomo.exchange.collectives.collective import Addend
+from atomo.exchange.collectives.pieces import Piece, Turn, add, cut, packed, turns
+from atomo.wire import Bytes
+
+__all__ = ["Summation"]
+
+
+@final
+class Summation:
+    """Addends that become sums in place, piece by piece: a reduce-scatter and an all-gather."""
+
+    def __init__(
+        self, addends: Sequence[Addend], rank: int, size: int, chunks: int, what: str
+    ) -> None:
+        self._rank, self._what = rank, what
+        self._chunks = cut(addends, size, chunks)
+        self.turns = turns(chunks, size)
+        self._came: list[dict[int, Bytes]] = [{} for _ in self._chunks]  # addends, by rank
+        self._sums: dict[int, Bytes] = {}  # of this rank's pieces, by chunk
+        if size == 1:
+            for chunk in range(chunks):
+                self._close(chunk)
+
+    def frame(self, turn: Turn, to: int) -> Bytes | None:
+        """Returns the frame for rank `to`; None while too little has come for it."""
+        if turn.summed:
+            return self._sums.get(turn.chunk)
+        return packed(self._chunks[turn.chunk][to], self._what)
+
+    def take(self, turn: Turn, source: int, frame: Bytes) -> None:
+        """Takes in what came from rank `source`.
+
+        Raises:
+            FrameError: it is no piece of this sum.
+        """
+        if turn.summed:
+            self._replace(self._chunks[turn.chunk][source], frame)
+            return
+        came, pieces = self._came[turn.chunk], self._chunks[turn.chunk]
+        came[source] = frame
+        if len(came) == len(pieces) - 1:
+            self._close(turn.chunk)
+
+    def _close(self, chunk: int) -> None:
+        """Adds up this rank's piece, in the order of the ranks: equal runs give equal bits."""
+        came, own = self._came[chunk], self._chunks[chunk][self._rank]
+        total = [Addend(torch.zeros_like(one.values), one.wire_codec) for one in own]
+        for rank in range(len(self._chunks[chunk])):
+            if rank != self._rank:
+                add(came.pop(rank), total, self._what)
+                continue
+            for one, mine in zip(total, own, strict=True):
+                one.values.add_(mine.values)
+        self._sums[chunk] = packed(total, self._what)
+        self._replace(own, self._sums[chunk])  # rounded as the others have it
+
+    def _replace(self, piece: Piece, frame: Bytes) -> None:
+        for one in piece:
+            one.values.zero_()
+        add(frame, piece, self._what)

@@ -1,0 +1,278 @@
+"""A bucket's flat gradient to a frame, and a frame into a sum."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Final, final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from atomo.codecs import Codec
+from atomo.codecs.rows import RowGradient
+from atomo.core.randomness import derive
+from atomo.errors import CodecError, FrameError, FrameFault
+from atomo.fusion import Bucket, Part
+from atomo.kernels.backends import copies_half
+from atomo.memory import Layout, Memory
+from atomo.wire import Bytes, Compression, Header, Kind, pack, unpack
+
+__all__ = [
+    "Compressor",
+    "add_frame",
+    "add_frames",
+    "batch_of",
+    "finish",
+    "gradient_of",
+    "layout",
+]
+
+BATCH: Final = 16
+"""Frames of a bucket that are added up together. More => fewer passes over the sum, and a longer
+wait for the first of them; what is joined should fit in a cache."""
+
+
+def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: float) -> None:
+    """Adds `scale` times the gradient in a frame of `bucket` to `out`, in place.
+
+    Raises:
+        FrameError: the frame is not one of this bucket.
+    """
+    tensors = unpack(frame, bucket.fields)
+    sections = iter(tensors)
+    for part in bucket.parts:
+        payload = part.codec.assemble(sections)
+        try:
+            part.codec.add_decoded(payload, gradient_of(part, out), scale)
+        except CodecError as error:
+            raise undecodable(bucket, tensors, error) from error
+
+
+def undecodable(bucket: Bucket, tensors: Sequence[Tensor], error: CodecError) -> FrameError:
+    """Makes the error for sections of a frame that a codec cannot decode."""
+    numbers = (one for one in tensors if one.is_floating_point())
+    fault = (
+        error.fault if all(bool(one.isfinite().all()) for one in numbers) else FrameFault.NUMBERS
+    )
+    return FrameError(f"bucket {bucket.number}: {error}", fault)
+
+
+def batch_of(bucket: Bucket, device: torch.device) -> int:
+    """Returns how many frames of a bucket are added up together.
+
+    All who add up the same frames must do so in the same order and, where a codec joins them, in
+    the same batches, the last of which may be smaller: so the same sum has the same bits
+    everywhere.
+
+    Args:
+        bucket: whose frames.
+        device: where the sum is.
+    """
+    if any(part.codec.batch_decodes for part in bucket.parts):
+        return BATCH
+    # The bits are those of one frame after another, so that this may differ between who adds up:
+    # to wait for others pays where it saves launches and passes over the sum.
+    in_turn = any(part.codec.batch_decodes_on_gpu for part in bucket.parts)
+    return BATCH if in_turn and device.type != "cpu" else 1
+
+
+def add_frames(
+    bucket: Bucket, frames: Sequence[Bytes], out: Float[Tensor, " n"], scale: float
+) -> None:
+    """Adds `scale` times the gradient in each of a batch of frames of `bucket` to `out`, in place.
+
+    Raises:
+        FrameError: one of the frames is not one of this bucket.
+    """
+    sections = [*map(iter, bucket.sections.unpack_all(frames))]
+    for part in bucket.parts:
+        payloads = [part.codec.assemble(own) for own in sections]
+        try:
+            part.codec.add_all(payloads, gradient_of(part, out), scale)
+        except CodecError as error:
+            raise FrameError(f"bucket {bucket.number}: {error}") from error
+
+
+def finish(bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
+    """Turns the mean gradient of a bucket into the aggregate that its codecs define, in place."""
+    for part in bucket.parts:
+        part.codec.finish(mean[part.start : part.stop].view(part.shape))
+
+
+@final
+class Compressor:
+    """The memory and the codecs of one worker: gradients become frames.
+
+    Each worker draws its own randomness: it derives from (run seed, worker, step, parameter), so
+    that errors average out over workers and a resumed run repeats them exactly.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        compression: Compression,
+        worker: int,
+        seed: int,
+        late_share: float = 1.0,
+        rows: Mapping[str, RowGradient] = MappingProxyType({}),
+    ) -> None:
+        """Makes a compressor.
+
+        Args:
+            memory: what the worker keeps back.
+            compression: of the frames.
+            worker: its rank.
+            seed: of the run.
+            late_share: of what was sent and did not count, how much is sent again.
+            rows: the gradients of this step, by parameter, that are there as rows alone, and not in
+                the flat gradient of their bucket: each is a part of its own.
+        """
+        self._rows = rows
+        self.memory, self.seed = memory, seed
+        self.late_share = late_share
+        self._compression = compression
+        self._worker = worker
+        self._sent: dict[int, tuple[Bucket, Bytes, torch.device]] = {}
+        self._agreed: dict[str, float] = {}  # by the first parameter of a part
+
+    def compress(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
+        """Encodes a bucket into a frame; the memory keeps what the frame leaves out.
+
+        `flat` serves as scratch space: afterwards it is no longer the gradient. Several threads may
+        compress different buckets at once.
+        """
+        return self.frame(bucket, self.encode(bucket, flat, step), step, flat.device)
+
+    def frame(
+        self, bucket: Bucket, payloads: Sequence[Any], step: int, device: torch.device
+    ) -> Bytes:
+        """Packs the payloads of a gradient on a device into a frame."""
+        sections = [
+            tensor
+            for part, payload in zip(bucket.parts, payloads, strict=True)
+            for tensor in part.codec.sections(payload)
+        ]
+        header = Header(Kind.GRADIENT, step, self._worker, bucket.number, bucket.layout_hash)
+        frame = pack(header, sections, self._compression)
+        if self.memory.feeds_back:
+            self._sent[bucket.number] = bucket, frame, device
+        return frame
+
+    def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> list[Any]:
+        """Encodes each part of a bucket; the payloads, as `compress` frames them."""
+        runs = groupby(bucket.parts, lambda part: part.codec if part.codec.batch_encodes else None)
+        return [
+            payload
+            for codec, parts in runs
+            for payload in self._payloads(codec, [*parts], flat, step)
+        ]
+
+    def propose(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> dict[str, float]:
+        """Returns the scales that this rank proposes, by the first parameter of a part.
+
+        Raises:
+            CodecError: a codec cannot carry the gradient.
+        """
+        scales = {}
+        for part in bucket.parts:
+            if part.scale_codec is not None:
+                with named(part):
+                    scales[part.slots[0].name] = part.scale_codec.requested_scale(
+                        gradient_of(part, flat)
+                    )
+        return scales
+
+    def agree(self, scales: Mapping[str, float]) -> None:
+        """Encodes with these scales from now on."""
+        self._agreed = dict(scales)
+
+    def take_back(self) -> None:
+        """Gives the memory back the late share of the last gradient, which never counted."""
+        for bucket, frame, device in self._sent.values():
+            sent = torch.zeros(bucket.size)
+            add_frame(bucket, frame, sent, self.late_share)
+            self.keep(bucket, sent.to(device))
+        self._sent.clear()
+
+    def keep(self, bucket: Bucket, sent: Float[Tensor, " n"]) -> None:
+        """Gives the memory, if it feeds back, what was sent of a bucket and never counts."""
+        if self.memory.feeds_back:
+            for part in bucket.parts:
+                self.memory.take_back(layout(part), sent[part.start : part.stop])
+
+    def _payloads(
+        self,
+        gathering: Codec[Any] | None,
+        parts: Sequence[Part],
+        flat: Float[Tensor, " n"],
+        step: int,
+    ) -> Iterator[Any]:
+        """Yields the payload of each part; some codecs encode several parts together."""
+        if gathering is None:
+            yield from (self._encode(part, flat, step) for part in parts)
+            return
+        gradients = [self._readable(gathering, self._whole(part, flat)) for part in parts]
+        layouts, generators = map(layout, parts), [self._generator(part, step) for part in parts]
+        payloads = self.memory.encode_all(gathering, gradients, [*layouts], generators)
+        for part in parts:
+            with named(part):
+                yield next(payloads)
+
+    def _encode(self, part: Part, flat: Float[Tensor, " n"], step: int) -> Any:
+        generator = self._generator(part, step)
+        scale = self._agreed.get(part.slots[0].name)
+        codec = (
+            part.codec
+            if part.scale_codec is None or scale is None
+            else part.scale_codec.with_scale(scale)
+        )
+        rows = self._rows.get(part.slots[0].name)
+        with named(part):
+            if rows is not None and codec.encodes_rows and self.memory.encodes_rows:
+                return self.memory.encode_rows(codec, rows, layout(part), generator)
+            gradient = self._readable(codec, self._whole(part, flat))
+            return self.memory.encode(codec, gradient, layout(part), generator)
+
+    def _generator(self, part: Part, step: int) -> Generator:
+        worker = 0 if part.codec.shared_seed else self._worker
+        seed = derive(self.seed, "encode", worker, step, part.slots[0].name)
+        return Generator().manual_seed(seed)  # on the CPU: the same draws on all devices
+
+    def _whole(self, part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
+        """Returns the gradient of a part, after writing its rows, if it has any, into it."""
+        gradient = gradient_of(part, flat)
+        if (rows := self._rows.get(part.slots[0].name)) is not None:
+            rows.write_to(gradient.view(rows.shape))
+        return gradient
+
+    def accepts_half(self, bucket: Bucket, device: torch.device) -> bool:
+        """Returns True if most of a bucket is encoded in half precision, without a float32 copy."""
+        read = sum(part.stop - part.start for part in bucket.parts if part.codec.accepts_half)
+        return self.memory.accepts_half and not copies_half(device) and 2 * read > bucket.size
+
+    def _readable(self, codec: Codec[Any], gradient: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Returns the gradient as codec and memory take it: as it is, or as a float32 copy."""
+        as_it_is = codec.accepts_half and self.memory.accepts_half
+        return gradient if as_it_is else gradient.float()
+
+
+def gradient_of(part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
+    """Returns the gradient of a part, a view into the gradient of its bucket."""
+    return flat[part.start : part.stop].view(part.shape)
+
+
+@contextmanager
+def named(part: Part) -> Iterator[None]:
+    """Says whose gradient a codec cannot carry."""
+    try:
+        yield
+    except CodecError as error:
+        names = ", ".join(slot.name for slot in part.slots)
+        raise CodecError(f"the gradient of {names}: {error}") from error
+
+
+def layout(part: Part) -> Layout:
+    """Returns the parameters in the gradient of a part, and their shapes."""
+    return {slot.name: slot.shape for slot in part.slots}

@@ -1,0 +1,1 @@
+"""The engine of an exchange: stages of a bucket beside the backward pass, in threads."""

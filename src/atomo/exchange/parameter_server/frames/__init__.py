@@ -1,0 +1,1 @@
+"""Frames between the master and workers: their layout, checks, routing and refusal."""

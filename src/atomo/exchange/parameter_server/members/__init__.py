@@ -1,0 +1,1 @@
+"""Members of a job with a master: assignments, failures, spares, states."""

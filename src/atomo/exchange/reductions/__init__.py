@@ -1,0 +1,1 @@
+"""Reductions: a module for each way to average a bucket without a master."""

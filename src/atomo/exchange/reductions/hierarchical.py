@@ -1,0 +1,128 @@
+"""Dense inside a host, compressed between hosts: what crosses a link counts hosts, not ranks.
+
+Of each bucket, one rank of each host sums what its host's ranks have, and takes it for the gradient
+of one worker: with memory and codec, by any reduction, it exchanges it with the ranks of the other
+hosts that have the same bucket. Then it gives the mean to the others of its host. Which rank that
+is, `hosts.rails_of` says. The dense way up has a thread, and so has the way down, beside those of
+the exchange, so that one bucket may be on links while another is summed.
+"""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.exchange.base import Communicator, Exchanged
+from atomo.exchange.collectives.collective import Collective
+from atomo.exchange.collectives.intra_host_group import IntraHostGroup
+from atomo.exchange.engine.busy_intervals import BusyIntervals
+from atomo.exchange.engine.pipeline import Pipeline, Settled
+from atomo.exchange.engine.threads import one_thread
+from atomo.exchange.report import Report
+from atomo.exchange.reports import tell
+from atomo.fusion import Bucket
+
+__all__ = ["Hierarchical", "HostPlace", "MeanSender"]
+
+
+@final
+@dataclass(frozen=True)
+class HostPlace:
+    """The place of a rank among hosts."""
+
+    inside: IntraHostGroup
+    rails: Sequence[int]
+    """The rail of each bucket: the rank of each host that compresses it."""
+    share: float
+    """The factor on a host's sum that makes the mean over hosts the mean over ranks."""
+
+
+@final
+@dataclass(frozen=True)
+class MeanSender:
+    """Sends the mean of a bucket to the other ranks of the host."""
+
+    inside: IntraHostGroup
+
+    def __call__(self, bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
+        """Sends it, in the thread that has decoded it."""
+        self.inside.give(mean, label_of(bucket))
+
+
+@final
+class Hierarchical(Communicator):
+    """A communicator over all ranks, by another one over a rank of each host."""
+
+    def __init__(self, everyone: Collective, place: HostPlace, between: Pipeline | None) -> None:
+        """Makes a communicator.
+
+        Args:
+            everyone: all ranks, who tell each other their reports.
+            place: of this rank.
+            between: over this rank's rail, with a `MeanSender`; None: it has no rail.
+        """
+        self._everyone, self._inside, self._place = everyone, place.inside, place
+        self._between = between
+        self._summer = ThreadPoolExecutor(1, "sum inside", one_thread)
+        self._taker = ThreadPoolExecutor(1, "take inside", one_thread)
+
+    def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
+        self._step, self._buckets = step, buckets
+        rails, rank = self._place.rails, self._inside.rank
+        self._pushed: dict[int, Float[Tensor, " n"]] = {}
+        self._summing: list[Future[None]] = []
+        self._busy = BusyIntervals()
+        self._before_s = self._inside.up_s + self._inside.down_s
+        if self._between:
+            own = [bucket for bucket in buckets if rails[bucket.number] == rank]
+            self._between.begin(step, own, out)
+        self._taking = [
+            self._taker.submit(self._take, bucket, out)
+            for bucket in buckets
+            if rails[bucket.number] != rank
+        ]
+
+    def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        self._pushed[bucket.number] = flat
+        while (flat_next := self._pushed.get(len(self._summing))) is not None:
+            given = self._buckets[len(self._summing)]
+            self._summing.append(self._summer.submit(self._sum, given, flat_next))
+
+    def average(self, report: Report) -> Exchanged:
+        asked = time.perf_counter()
+        for summing in self._summing:
+            summing.result()
+        settled = (
+            self._between.settle() if self._between else Settled(0.0, 0.0, 0.0, BusyIntervals())
+        )
+        for taking in self._taking:
+            taking.result()
+        wait_s = settled.wait_s + self._inside.up_s + self._inside.down_s - self._before_s
+        full = replace(report, encode_s=settled.encode_s, wait_s=wait_s)
+        reports = tell(self._everyone, self._step, full)
+        busy = settled.busy | self._busy
+        return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
+
+    def _sum(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        rail = self._place.rails[bucket.number]
+        with self._busy.busy():
+            self._inside.sum_at(rail, flat, label_of(bucket))
+            if rail != self._inside.rank:
+                return
+            if self._place.share != 1:
+                flat.mul_(self._place.share)
+        assert self._between is not None  # it has a rail
+        self._between.push(bucket, flat)
+
+    def _take(self, bucket: Bucket, out: Float[Tensor, " n"]) -> None:
+        mean = out[bucket.offset : bucket.offset + bucket.size]
+        self._inside.take(self._place.rails[bucket.number], mean, label_of(bucket))
+
+
+def label_of(bucket: Bucket) -> str:
+    """Names a bucket in errors. Steps do not overlap: each ends with an exchange of reports."""
+    return f"bucket {bucket.number}"

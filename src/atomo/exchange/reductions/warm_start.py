@@ -1,0 +1,75 @@
+"""Factors of the step before, from which the next one starts: the same on all ranks."""
+
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Generator, Tensor
+
+from atomo.core.randomness import derive
+from atomo.errors import CheckpointError
+
+__all__ = ["WarmStart"]
+
+
+@final
+class WarmStart:
+    """A factor of each matrix, by parameter name; drawn where there was no step before.
+
+    Only the directions of its columns matter, so that factors are held with a largest entry of 1:
+    products with them neither overflow nor vanish, however large gradients are.
+    """
+
+    def __init__(self, seed: int) -> None:
+        """Takes the seed of the run, the same on all ranks; there are no factors yet."""
+        self._seed = seed
+        self._factors: dict[str, Tensor] = {}
+
+    def factor(
+        self, name: str, rows: int, rank: int, device: torch.device
+    ) -> Float[Tensor, "rows rank"]:
+        """Returns the factor of a matrix. Columns that a change of the rank adds are drawn.
+
+        Raises:
+            CheckpointError: the one that was loaded is of another matrix.
+        """
+        known = self._factors.get(name)
+        if known is not None and known.shape == (rows, rank) and known.device == device:
+            return known
+        generator = Generator().manual_seed(derive(self._seed, "factor", name))
+        factor = torch.randn(rows, rank, generator=generator).to(device)
+        if known is not None:
+            if known.shape[0] != rows:
+                raise CheckpointError(
+                    f"the factor of {name} has {known.shape[0]} rows in the checkpoint; {rows} "
+                    "were expected: it is of another model or --comm-type"
+                )
+            both = min(rank, known.shape[1])
+            factor[:, :both] = known[:, :both]
+        self._factors[name] = factor
+        return factor
+
+    def keep(self, name: str, factor: Float[Tensor, "rows rank"]) -> None:
+        """Has the next step start from a factor, unless it is zero and leads nowhere."""
+        peak = float(factor.abs().max())
+        if peak > 0:
+            self._factors[name] = factor / peak
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns a copy of all factors, by parameter name."""
+        return {name: factor.clone() for name, factor in self._factors.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replaces all factors.
+
+        Raises:
+            CheckpointError: one of them is no matrix of finite float32.
+        """
+        for name, factor in state.items():
+            if factor.dtype != torch.float32 or factor.dim() != 2 or not factor.isfinite().all():
+                raise CheckpointError(
+                    f"the factor of {name} must be a matrix of finite float32, got "
+                    f"{factor.dtype} {tuple(factor.shape)}"
+                )
+        self._factors = {name: factor.clone() for name, factor in state.items()}

@@ -1,0 +1,71 @@
+"""States between rank 0 and all others: for what is rare, such as a checkpoint."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from torch import Tensor
+
+from atomo.errors import FrameError
+from atomo.exchange.state import State, read_state, state_frame
+from atomo.transports import Transport
+from atomo.wire import Header, Kind, read_header
+
+__all__ = ["InitialState", "gather_states", "receive_state", "scatter_states"]
+
+FIRST: Final = 0  # the rank
+
+
+@final
+@dataclass(frozen=True)
+class InitialState:
+    """The state that rank 0 gives a rank to begin with."""
+
+    step: int
+    state: dict[str, Tensor]
+
+
+def gather_states(
+    transport: Transport, state: State, step: int, timeout_s: float, what: str
+) -> list[dict[str, Tensor]]:
+    """Gathers the state of every rank at rank 0, in order; an empty list elsewhere.
+
+    Raises:
+        DeadlineExpired: a rank did not receive_state part; the message names it.
+        FrameError: a rank sent something else, or of another step.
+    """
+    if transport.rank != FIRST:
+        header = Header(Kind.STATE, step, transport.rank + 1)
+        transport.send(FIRST, state_frame(header, state), what)
+        return []
+    states = [dict(state)]
+    for rank in range(1, transport.size):
+        frame = transport.receive(rank, timeout_s, f"{what} of rank {rank}").data
+        if (found := read_header(frame)) != Header(Kind.STATE, step, rank + 1):
+            raise FrameError(
+                f"rank {rank} sent {found.kind.name} of step {found.step} where {what} of step "
+                f"{step} was expected"
+            )
+        states.append(read_state(frame))
+    return states
+
+
+def scatter_states(transport: Transport, states: Sequence[State], step: int) -> None:
+    """Gives each other rank its own of `states`, which has rank 0's first; those that there is none
+    for get nothing.
+    """
+    for rank in range(1, len(states)):
+        header = Header(Kind.STATE, step, rank + 1)
+        frame = state_frame(header, states[rank])
+        transport.send(rank, frame, f"where to begin for rank {rank}")
+
+
+def receive_state(transport: Transport, timeout_s: float) -> InitialState:
+    """Receives the state that `scatter_states` sent this rank.
+
+    Raises:
+        DeadlineExpired: nothing came from rank 0.
+        FrameError: something else did.
+    """
+    frame = transport.receive(FIRST, timeout_s, "where to begin, from rank 0").data
+    return InitialState(read_header(frame).step, read_state(frame))

@@ -1,0 +1,1 @@
+"""The adapter between hooks and reductions: buckets that change, unused parameters, agreement."""

@@ -1,0 +1,270 @@
+"""Collectives over a process group of torch.distributed."""
+
+import atexit
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from typing import Final, final
+from weakref import WeakSet
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from atomo.codecs import Law
+from atomo.core.devices import to_device, to_host
+from atomo.errors import ConfigError, DeadlineExpired, TransportError
+from atomo.exchange.collectives.collective import Addend, Collective
+from atomo.exchange.collectives.pieces import Turn, chunks_of, cut, packed
+from atomo.exchange.collectives.summation import Summation
+from atomo.hooks.adapter.meeting import meeting_of
+from atomo.wire import Bytes
+
+__all__ = ["TorchCollective"]
+
+LENGTH: Final = 8  # bytes: an integer
+COME_S: Final = 300.0  # scripts may do much on one rank before they make a hook
+ALL_JOIN: Final = (
+    "every rank must make this hook or optimizer, such as with atomo.ddp_hook; give a longer "
+    "timeout_s where one is only late"
+)
+STEP: Final = " of step "  # what is named so is gathered at every step
+CHUNKS: Final = 4  # of a sum; more => links idle for less of it, and more to wake up for
+DEADLINE: Final = "imed out"  # in what gloo and NCCL say of a wait that was too long
+
+Rows = UInt8[np.ndarray, "ranks length"]
+Coming = Callable[[], Rows]
+Operation = Callable[..., dist.Work | None]
+
+
+@final
+class TorchCollective(Collective):
+    """A process group of its own, of the ranks of another.
+
+    Collectives are matched by the order in which they start, so nobody else may start any in this
+    group, and one thread at a time uses it. A gather is over when it returns.
+    """
+
+    def __init__(
+        self,
+        like: dist.ProcessGroup | None = None,
+        timeout_s: float | None = None,
+        some: Sequence[int] | None = None,
+        come_s: float = COME_S,
+    ) -> None:
+        """Joins the group; every rank of `like` must do so, in the same order as other groups.
+
+        PyTorch numbers the groups that a process makes. Where `like` is a part of all ranks, the
+        others must make as many, of their own, or the next group of all ranks is never complete.
+
+        Args:
+            like: of which the ranks, the backend and the deadline are taken; None: all ranks.
+            timeout_s: the longest wait for another rank, seconds; None: as that of `like`.
+            some: of the ranks of `like`, increasing; None: all of them.
+            come_s: the longest wait for another rank to come here, if `timeout_s` is no longer.
+
+        Raises:
+            ConfigError: torch.distributed was not initialised.
+            DeadlineExpired: a rank does not join.
+        """
+        if not dist.is_initialized():
+            raise ConfigError(
+                "torch.distributed is not initialised: call torch.distributed.init_process_group"
+            )
+        parent = dist.group.WORLD if like is None else like
+        assert parent is not None
+        self._device = device_of(parent)
+        # NCCL's wait for each other on a device, and for all that its stream has before them.
+        self.in_one_order = self._device.type != "cpu"
+        self._timeout_s = timeout_of(parent, self._device) if timeout_s is None else timeout_s
+        everyone, backend = dist.get_process_group_ranks(parent), dist.get_backend_config(parent)
+        ranks = everyone if some is None else [everyone[one] for one in some]
+        self._ranks = ranks
+        if some is None:  # a part has met as the whole
+            self._meet("group", max(come_s, timeout_s or 0), ALL_JOIN)
+        part = len(ranks) < dist.get_world_size()  # then the others are not here to help
+        # Ranks may come late to the start of a job, whatever they may do later.
+        limit = timedelta(seconds=max(self._timeout_s, timeout_of(parent, self._device)))
+        group = dist.new_group(ranks, limit, backend, use_local_synchronization=part)
+        assert isinstance(group, dist.ProcessGroup)  # this rank is one of them
+        self._group = group
+        self.rank, self.size = dist.get_rank(group), len(ranks)
+        self.send_s = self.wait_s = 0.0
+        self._rooms: dict[str, int] = {}  # bytes, by what is gathered at every step
+        joined.add(self)
+
+    def leave(self) -> None:
+        """Ends the group on this rank, where that waits for no other rank; it is of no use after.
+
+        gloo's threads may still hold tensors of what is over. To let go of one they need the
+        interpreter, and abort the process where that has begun to end.
+        """
+        group = self.__dict__.pop("_group", None)
+        if group is not None and self._device.type == "cpu" and dist.is_initialized():
+            with suppress(ValueError):  # it ended with all others, and those are new ones
+                dist.destroy_process_group(group)
+
+    def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
+        # The label decides the protocol: what has " of step " in it is gathered at every step, with
+        # nearly the same length each time. Room for it travels beside the lengths, and one round
+        # does. All ranks must give the same label, or their buffers differ in length.
+        kind, repeated, _ = what.partition(STEP)
+        room = self._rooms.get(kind, 0) if repeated else 0
+        heads = self._rows(np.concatenate([np.array([data.size]).view(np.uint8), data[:room]]),
+                           LENGTH + room, what)  # fmt: skip
+        sizes: list[int] = np.ascontiguousarray(heads[:, :LENGTH]).view(np.int64)[:, 0].tolist()
+        longest = max(sizes)
+        if repeated:
+            self._rooms[kind] = longest + longest // 32 + LENGTH
+        whole = heads[:, LENGTH:]
+        if longest > room:
+            whole = np.concatenate([whole, self._rows(data[room:], longest - room, what)], 1)
+        return (row[:size] for row, size in zip(whole, sizes, strict=True))
+
+    def _rows(self, data: Bytes, length: int, what: str) -> Rows:
+        """Gathers the data of each rank, in rows of one length, padded."""
+        return self._begin_rows(data, length, what)()
+
+    def _begin_rows(self, data: Bytes, length: int, what: str) -> Coming:
+        padded = torch.zeros(length, dtype=torch.uint8)
+        padded.numpy()[: data.size] = data  # which may be read-only
+        rows = torch.empty(self.size, length, dtype=torch.uint8, device=self._device)
+        gather = partial(dist.all_gather, [*rows.unbind()], to_device(padded, self._device))
+        return self._begin(gather, rows, what)
+
+    def sum(self, addends: Sequence[Addend], what: str) -> None:
+        if any(Law.LOSSLESS not in addend.wire_codec.laws for addend in addends):
+            self._sum_carried(addends, what)
+            return
+        for addend in addends:
+            values = to_device(addend.values, self._device)
+            self._run(partial(dist.all_reduce, values), what)
+            if values is not addend.values:
+                addend.values.copy_(values)
+
+    def meet(self, what: str, hint: str) -> None:
+        # A name of this group's own, of which another hook on these ranks uses up no number.
+        self._meet(f"{what} of {self._group.group_name}", self._timeout_s, hint)
+
+    def _meet(self, what: str, limit_s: float, hint: str) -> None:
+        meeting = meeting_of(self._ranks, what)
+        if meeting is not None and len(self._ranks) > 1:
+            meeting.come()
+            meeting.wait(limit_s, hint)
+
+    def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
+        there = to_device(values, self._device)
+        self._run(partial(dist.broadcast, there, group_src=0), what)
+        if there is not values:
+            values.copy_(there)
+
+    def part(self, ranks: Sequence[int], *, one_host: bool) -> "TorchCollective":
+        del one_host
+        return TorchCollective(self._group, self._timeout_s, ranks)
+
+    def _sum_carried(self, addends: Sequence[Addend], what: str) -> None:
+        """Pieces as the carriers have them, added up in float32: a process group would add up what
+        is rounded, and overflow.
+
+        A reduce-scatter and an all-gather: what a rank sends does not grow with the ranks. All
+        begins before it is waited for, so that links are busy while chunks are added up.
+        """
+        chunks = min(CHUNKS, chunks_of(addends, self.size))
+        work = Summation(addends, self.rank, self.size, chunks, what)
+        pieces = [[packed(one, what) for one in row] for row in cut(addends, self.size, chunks)]
+        sizes = [[one.size for one in row] for row in pieces]
+        swaps = [self._swap(one, what) for one in pieces]
+        gathers: list[Coming] = []
+        for chunk, came in enumerate(swaps):
+            self._take(work, Turn(chunk, False, 0), came(), [sizes[chunk][self.rank]] * self.size)
+            own = work.frame(Turn(chunk, True, 0), self.rank)
+            assert own is not None  # all addends came
+            gathers.append(self._begin_rows(own, max(sizes[chunk]), what))
+        for chunk, came in enumerate(gathers):
+            self._take(work, Turn(chunk, True, 0), came(), sizes[chunk])
+
+    def _take(self, work: Summation, turn: Turn, rows: Rows, sizes: Sequence[int]) -> None:
+        """Takes in what all others sent at a turn, of these sizes."""
+        for source, size in enumerate(sizes):
+            if source != self.rank:
+                work.take(turn, source, rows[source, :size])
+
+    def _swap(self, pieces: Sequence[Bytes], what: str) -> Coming:
+        """Begins to get what each rank has for this one, for what this one has for each.
+
+        What is for one rank is as long wherever it comes from.
+        """
+        sizes, mine = [piece.size for piece in pieces], pieces[self.rank].size
+        sent = to_device(torch.from_numpy(np.concatenate(pieces)), self._device)
+        came = torch.empty(self.size, mine, dtype=torch.uint8, device=self._device)
+        swap = partial(dist.all_to_all_single, came.view(-1), sent, [mine] * self.size, sizes)
+        return self._begin(swap, came, what)
+
+    def _begin(self, operation: Operation, rows: Tensor, what: str) -> Coming:
+        """Begins something that fills rows, and returns what waits for them."""
+        with self._waiting(what):
+            work = operation(group=self._group, async_op=True)
+
+        def finished() -> Rows:
+            self._finish(work, what)
+            found: Rows = to_host([rows])[0].numpy()
+            return found
+
+        return finished
+
+    def _run(self, operation: Operation, what: str) -> None:
+        with self._waiting(what):
+            work = operation(group=self._group, async_op=True)
+        self._finish(work, what)
+
+    def _finish(self, work: dist.Work | None, what: str) -> None:
+        assert work is not None  # this rank is one of the group
+        with self._waiting(what):
+            work.wait(timedelta(seconds=self._timeout_s))
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[None]:
+        """Counts the time, and says in our words what the process group has to complain of."""
+        who, began = f"rank {self.rank} of {self.size}", time.perf_counter()
+        try:
+            yield
+        except RuntimeError as error:
+            if DEADLINE in str(error):
+                raise DeadlineExpired(
+                    f"{who} waited {self._timeout_s:g} s for {what} of the others; the deadline is "
+                    "timeout_s, or else the process group's"
+                ) from error
+            raise TransportError(f"{who}: torch.distributed lost {what}: {error}") from error
+        finally:
+            self.wait_s += time.perf_counter() - began
+
+
+joined: Final[WeakSet[TorchCollective]] = WeakSet()
+
+
+@atexit.register
+def leave_all() -> None:
+    """Leaves all groups before the interpreter ends, whether or not they were destroyed."""
+    for collective in [*joined]:
+        collective.leave()
+
+
+def device_of(group: dist.ProcessGroup) -> torch.device:
+    """Returns the device of the tensors that a group moves: the CPU if possible."""
+    config = dist.get_backend_config(group)
+    if "cpu:" in config:
+        return torch.device("cpu")
+    kind = config.partition(":")[0]
+    return torch.device(kind, torch.get_device_module(kind).current_device())
+
+
+def timeout_of(group: dist.ProcessGroup, device: torch.device) -> float:
+    """Returns the longest wait in a group, seconds. PyTorch has no public way to read it."""
+    options = getattr(group._get_backend(device), "options", None)
+    limit = getattr(options, "_timeout", dist.default_pg_timeout)
+    assert isinstance(limit, timedelta)
+    return limit.total_seconds()

@@ -1,0 +1,131 @@
+"""The hook, at whatever models a framework wraps in DistributedDataParallel."""
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import final
+
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from atomo.errors import ConfigError
+from atomo.hooks.adapter.exchange import Exchange
+from atomo.hooks.ddp import ADVICE, averaged_by, hook_of
+from atomo.hooks.optimizers.momentum_transfer import (
+    given_optimizers,
+    inner_optimizer,
+    move_momentum,
+)
+from atomo.hooks.option_checks import check_timeout
+from atomo.hooks.options import HookOptions
+
+__all__ = ["HookAttachment", "warn_of_nothing"]
+
+
+@final
+@dataclass(frozen=True)
+class AttachedModel:
+    """A wrapped model, and the averages of its gradients."""
+
+    model: nn.Module
+    exchange: Exchange
+
+
+@final
+class HookAttachment:
+    """The attachment of hooks to the models that a framework wraps in DistributedDataParallel."""
+
+    def __init__(
+        self, choice: HookOptions, timeout_s: float | None, optimizer: object = None
+    ) -> None:
+        """Makes an attachment without models yet.
+
+        Args:
+            choice: how gradients are averaged.
+            timeout_s: the longest wait for another rank, seconds.
+            optimizer: whose momentum moves into the memory; None: those that the framework has.
+
+        Raises:
+            ConfigError: settings contradict each other.
+        """
+        choice.check()
+        check_timeout(timeout_s)
+        self._choice, self._timeout_s = choice, timeout_s
+        self._given = given_optimizers(choice, optimizer)
+        self._attached: list[AttachedModel] = []
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """The exchange of each model, in the order in which they were wrapped."""
+        return [attached.exchange for attached in self._attached]
+
+    def attach(
+        self,
+        ddp: DistributedDataParallel,
+        scaler: GradScaler | None,
+        optimizers: Iterable[object] = (),
+    ) -> Exchange:
+        """Hooks a model; every rank does so, in the same order. What it kept before, it keeps.
+
+        Args:
+            ddp: the model.
+            scaler: of the loss.
+            optimizers: those that the framework has, of this model or another.
+
+        Raises:
+            ConfigError: as of `ddp_hook`.
+        """
+        skips = scaler is not None and scaler.is_enabled()
+        choice = replace(self._choice, skips=skips)
+        if any(attached.model is ddp.module for attached in self._attached):
+            # The memory that was given is the first hook's, and its state goes on in another.
+            choice = replace(choice, memory=choice.memory_spec)
+        movable, advice = self._movable(ddp, optimizers)
+        enabled = scaler if skips else None
+        exchange, hook = hook_of(ddp, choice, enabled, None, self._timeout_s, movable, advice)
+        ddp.register_comm_hook(exchange, hook)
+        for number, attached in enumerate(self._attached):
+            if attached.model is ddp.module:  # wrapped anew: another fit, or a smaller batch
+                exchange.load_state_dict(attached.exchange.state_dict())
+                self._attached[number] = AttachedModel(ddp.module, exchange)
+                return exchange
+        self._attached.append(AttachedModel(ddp.module, exchange))
+        return exchange
+
+    def _movable(
+        self, ddp: DistributedDataParallel, optimizers: Iterable[object]
+    ) -> tuple[list[Optimizer], str]:
+        """Returns the optimisers whose momentum may move, and a warning if there are none."""
+        if self._given or self._choice.momentum:
+            return self._given, ADVICE
+        parameters = averaged_by(ddp).values()
+        try:
+            found = [inner_optimizer(one) for one in optimizers]
+            own = [one for one in found if steps(one, parameters)]
+            move_momentum(self._choice, own, parameters)
+        except ConfigError as error:
+            if self._choice.recipe:
+                raise
+            # Nobody asked for it: training goes on.
+            return [], f"it does not move into the memory: {error}"
+        return own, ADVICE
+
+    def at_rate(self, rate: float) -> None:
+        """Tells the learning rate of the next step to memories in units of the update."""
+        for exchange in self.exchanges:
+            exchange.at_rate(rate)
+
+
+def steps(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
+    """True if an optimiser steps one of these parameters."""
+    stepped = {one for group in optimizer.param_groups for one in group["params"]}
+    return not stepped.isdisjoint(parameters)
+
+
+def warn_of_nothing(where: object) -> None:
+    """Warns that a checkpoint knows of no compression."""
+    warnings.warn(
+        f"{where} was saved without compression: memories begin with nothing", stacklevel=3
+    )

@@ -1,0 +1,298 @@
+"""Any optimiser, stepping with the average of all ranks' compressed gradients."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
+
+from atomo.codecs import Codec
+from atomo.errors import ConfigError
+from atomo.exchange.collectives.collective import Collective
+from atomo.fusion import plan
+from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.dense import DensePolicy
+from atomo.hooks.adapter.exchange import Exchange
+from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
+from atomo.hooks.job import join_job
+from atomo.hooks.optimizers.adam import PlainStep, move_adam
+from atomo.hooks.optimizers.momentum_transfer import inner_optimizer, move_momentum
+from atomo.hooks.optimizers.momentum_watch import MomentumWatch
+from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
+from atomo.hooks.option_checks import (
+    check_bucket_mb,
+    check_optimizer,
+    check_scaler,
+    check_timeout,
+    host_rule,
+)
+from atomo.hooks.options import HookOptions, make_exchange
+from atomo.hooks.recipe_coding import coding
+from atomo.hooks.replicas import replicate
+from atomo.memory import Memory
+from atomo.options.grouping import megabytes
+from atomo.wire import Compression
+
+__all__ = ["AveragedOptimizer", "wrap_optimizer"]
+
+ADVICE: Final = "memory='auto' moves it into the memory, which applies it before the codec"
+
+
+def wrap_optimizer(
+    optimizer: Optimizer,
+    model: nn.Module,
+    code: str | Codec[Any] | None = None,
+    *,
+    memory: str | Memory = "auto",
+    bucket_mb: float = 4.0,
+    scaler: GradScaler | None = None,
+    dense_below: int = 0,
+    dense_steps: int = 0,
+    code_schedule: str = "",
+    recipe: str = "",
+    steps_per_epoch: int = 0,
+    warmup_steps: int = 0,
+    hierarchical: str | int = "no",
+    noise_damping: bool | None = None,
+    seed: int = 0,
+    compression: Compression | None = None,
+    collective: Collective | None = None,
+    timeout_s: float = 300.0,
+) -> "AveragedOptimizer":
+    """Wraps an optimiser: its `step` first averages the gradients of all ranks, compressed.
+
+        optimizer = atomo.wrap_optimizer(torch.optim.SGD(...), model, "topk(ratio=0.01)")
+
+    For a loop without DistributedDataParallel, in each process of a job that `torchrun` or `mpirun`
+    has launched, or in one alone. All ranks get the weights of rank 0 now, and keep the same bits.
+
+    The groups of parameters are the wrapped optimiser's own, so that learning rates, schedules,
+    momentum and weight decay are what they were, with one exception. Momentum on top of error
+    feedback diverges; so where "auto" finds momentum and a codec that needs a memory, or where the
+    memory applies momentum, it is moved there, and weight decay with it: the groups then have
+    neither, and `state_dict` has both.
+
+    Adam divides what a memory sends late by its own length. So with Adam or AdamW and a codec that
+    was measured to lose less so ("topk", "efsignsgd", "onebit"), "auto" takes memory "adam": each
+    rank makes the update with the betas and the eps of the optimiser, and compresses the update;
+    `step` subtracts the average times the learning rate, with AdamW's weight decay. The moments are
+    then in `exchange.state_dict()`. `memory="residual"` compresses gradients.
+
+    Args:
+        optimizer: of parameters of `model`, with all its groups.
+        model: what is trained.
+        code: a codec, or its specification such as "svd(rank=3)".
+        memory: what each rank keeps back: "none", "residual", "dgc", "momentum", "adam", or
+            "auto": `default_memory` of the codec, the momentum and the optimiser; or a
+            new object of `atomo.make_memory`, for this hook and rank alone.
+        bucket_mb: gradient per message, MB.
+        scaler: where the loss is scaled; then call `average` before `scaler.step`.
+        dense_below: parameters of fewer entries travel as float32, whatever the codec.
+        dense_steps: in so many first steps all do.
+        code_schedule: codecs that follow `code`, each from a step on, such as
+            "1000: topk(ratio=0.05); 2000: topk(ratio=0.01)"; steps count from 0.
+        recipe: a method as its paper ran it, such as "dgc", in the place of `code`: its codec,
+            memory and schedule; its momentum must be that of the optimiser.
+        steps_per_epoch: needed by recipes with a schedule of epochs, such as "dgc".
+        warmup_steps: steps in which the ratio falls to its value, in four stages, as DGC's.
+        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
+            name), "no", or how many ranks count as one host.
+        noise_damping: shorten steps of SGD by the measured noise of an unbiased codec, without
+            memory, as runs do: the learning rate is scaled inside the optimiser's `step`. None:
+            where that can be.
+        seed: of what codecs draw.
+        compression: blosc's settings for the frames.
+        collective: the ranks; None: those of the job.
+        timeout_s: the longest wait for another rank, seconds.
+
+    Raises:
+        ConfigError: a name is unknown, a memory does not suit the codec, the optimiser has other
+            parameters than the model, a hook or another wrapped optimiser averages one of them
+            already, or the ranks do not say the same.
+    """
+    check_optimizer(optimizer, model, code)
+    check_scaler(scaler)
+    check_timeout(timeout_s)
+    check_bucket_mb(bucket_mb)
+    if isinstance(optimizer, AveragedOptimizer):
+        raise ConfigError("the optimizer is wrapped already, and would average twice")
+    parameters = trained(optimizer, model)
+    for owners in (OPTIMIZERS, HOOKS):
+        owners.check_free(parameters.values())
+    skips = scaler is not None and scaler.is_enabled()
+    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
+    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
+    choice = HookOptions(
+        **coded,
+        seed=seed,
+        compression=compression,
+        skips=skips,
+        dense=dense,
+        hierarchical=hosts,
+        noise_damping=noise_damping,
+        bucket_mb=bucket_mb,
+    )
+    inner = inner_optimizer(optimizer)
+    choice, plain = move_adam(choice, inner, scaled=skips)
+    choice, moved = move_momentum(choice, [inner], parameters.values())
+    choice, damped = resolve_damping(choice, [inner], parameters.values())
+    ranks = join_job(timeout_s) if collective is None else collective
+    decay = moved.decay(parameters) if plain is None else plain.decay(parameters)
+    exchange = make_exchange(choice, ranks, parameters, decay=decay)
+    moved.take()
+    release([inner])
+    damp(damped, exchange.meter)
+    replicate(model, ranks)
+    buckets = grouped(parameters, choice.codec, bucket_mb)
+    watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), ADVICE)
+    enabled = scaler if skips else None
+    averaged = AveragedOptimizer(optimizer, exchange, buckets, watch, enabled, plain)
+    OPTIMIZERS.add(averaged, parameters.values())
+    return averaged
+
+
+@final
+class AveragedOptimizer(Optimizer):
+    """An optimiser that averages gradients before it steps. All state is the wrapped optimiser's.
+
+    A subclass because schedulers and scalers ask for one.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        exchange: Exchange,
+        buckets: Sequence[Mapping[str, Tensor]],
+        watch: MomentumWatch | None,
+        scaler: GradScaler | None,
+        plain: PlainStep | None = None,
+    ) -> None:
+        # Not Optimizer's own, which would make groups and state that nobody uses.
+        self.optimizer = optimizer
+        self.exchange = exchange
+        self._buckets, self._watch, self._scaler = buckets, watch, scaler
+        self._averaged, self._plain = False, plain
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns `param_groups`, `state`, `defaults` and hooks of the wrapped optimiser."""
+        return getattr(self.__dict__["optimizer"], name)
+
+    def average(self) -> None:
+        """Replaces the gradients by their average over all ranks; `step` then does not.
+
+        For what looks at gradients before the step: clipping, `scaler.unscale_` and `scaler.step`.
+        A parameter without gradient is one with zeros, which is what all ranks then step with.
+
+        Raises:
+            AtomoError: the average failed, on this rank or another.
+        """
+        self.exchange.at_rate(self.param_groups[0]["lr"])
+        scale = 1.0 if self._scaler is None else self._scaler.get_scale()
+        for number, bucket in enumerate(self._buckets):
+            gradients = {name: gradient_of(parameter) for name, parameter in bucket.items()}
+            last = number + 1 == len(self._buckets)
+            self.exchange.submit(Chunk(number, gradients), scale, last, lambda: None)
+        self.exchange.finish()
+        self._averaged = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Averages, unless that is done, and takes the wrapped optimiser's step."""
+        if closure is not None:
+            with self._updating():
+                return self.optimizer.step(lambda: self._after(closure))
+        if not self._averaged and self._scaler is not None:
+            raise ConfigError(
+                "with a scaler, call average() before scaler.step(): each scaler looks at its own "
+                "gradients first, and ranks that see infinity do not come here"
+            )
+        if not self._averaged:
+            self.average()
+        self._averaged = False
+        with self._updating():
+            self._update()
+            return self.optimizer.step()
+
+    def _after(self, closure: Callable[[], Any]) -> Any:
+        loss = closure()
+        self.average()
+        self._averaged = False
+        self._update()
+        return loss
+
+    def _update(self) -> None:
+        """Takes the step that the memory leaves to take, where it makes the update."""
+        if self._plain is not None:
+            self._plain.take()
+
+    @contextmanager
+    def _updating(self) -> Iterator[None]:
+        """Gives parameters their gradients back, which the wrapped optimiser must not see."""
+        try:
+            yield
+        finally:
+            if self._plain is not None:
+                self._plain.put_back()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clears the gradients."""
+        self._averaged = False
+        self.optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the wrapped optimiser's state; `exchange.state_dict()` has the memories."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads what `state_dict` returned."""
+        self.optimizer.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuses more groups: ranks agreed on the parameters when the optimiser was wrapped."""
+        raise ConfigError("add all groups of parameters before wrap_optimizer")
+
+    def __repr__(self) -> str:
+        return f"AveragedOptimizer({self.optimizer!r})"
+
+
+def trained(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameters that an optimiser steps, by their names in the model."""
+    stepped = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
+    found: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p in stepped}
+    if len(found) < len(stepped):
+        raise ConfigError(
+            f"{len(stepped) - len(found)} of the optimizer's {len(stepped)} parameters are not "
+            "the model's"
+        )
+    check_whole(found)
+    return found
+
+
+def check_whole(parameters: Mapping[str, Tensor]) -> None:
+    """Raises ConfigError for a parameter of which each rank has a part."""
+    for name, parameter in parameters.items():
+        if hasattr(parameter, "device_mesh"):  # DTensor itself is slow to import
+            raise ConfigError(
+                f"parameter {name} is sharded, and wrap_optimizer averages whole gradients: give "
+                "atomo.fsdp_hook(model, code, replicas)"
+            )
+
+
+def grouped(
+    parameters: Mapping[str, Tensor], codec: Codec[Any], bucket_mb: float
+) -> list[dict[str, Tensor]]:
+    """Groups the parameters of each message: the last first, as a backward pass makes them."""
+    shapes = [(name, parameter.shape) for name, parameter in parameters.items()]
+    buckets = plan(shapes, codec, megabytes(bucket_mb))
+    return [{slot.name: parameters[slot.name] for slot in bucket.slots} for bucket in buckets]
+
+
+def gradient_of(parameter: Tensor) -> Tensor:
+    """Returns a parameter's gradient; zeros, from now on, if it has none."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    if parameter.grad.is_sparse:
+        raise ConfigError("sparse gradients are not served: use an Embedding with sparse=False")
+    return parameter.grad

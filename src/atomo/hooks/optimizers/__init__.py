@@ -1,0 +1,1 @@
+"""Parts of an optimiser that a hook takes over: momentum, weight decay, Adam, noise damping."""

@@ -1,0 +1,178 @@
+"""Adam's update made by the memory in the optimiser's place, and the step that is left then."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor
+from torch.optim import Adam, AdamW, Optimizer
+
+from atomo.config.resolve_codec import AUTO_CODEC, required_memory
+from atomo.errors import ConfigError
+from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
+from atomo.hooks.options import GATHERS, HookOptions
+from atomo.memory import EfficientAdam, Memory, kind_of, make_memory
+
+__all__ = ["PlainStep", "move_adam", "warn_of_adam"]
+
+Group = dict[str, Any]
+UNSERVED: Final = ("amsgrad", "maximize")
+
+
+@final
+class PlainStep:
+    """p = p - lr (u + wd p), in the place of the step of an Adam whose update u the memory makes.
+
+    The optimiser's own step still runs, for schedulers and hooks that count on it, but finds no
+    gradients. AdamW's weight decay is applied here; Adam's, which is part of the gradient, before
+    the memory.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        """Takes over an optimiser, whose groups have the settings that the memory applies."""
+        self._optimizer = optimizer
+        self._applied = settings_of(optimizer.param_groups[0])
+        self._hidden: list[tuple[Tensor, Tensor | None]] = []
+
+    def decay(self, parameters: Mapping[str, Tensor]) -> Decay:
+        """Returns the weight decay that gradients get before the memory sees them."""
+        if not any(map(couples, self._optimizer.param_groups)):
+            return NO_DECAY
+        groups = {p: group for group in self._optimizer.param_groups for p in group["params"]}
+        return Decay(parameters, lambda parameter: coupled(groups[parameter]))
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Steps by the gradients, and hides them from the optimiser until `put_back`.
+
+        Raises:
+            ConfigError: a group has other betas or another eps than the memory by now.
+        """
+        for group in self._optimizer.param_groups:
+            self._check(group)
+            rate, decay = float(group["lr"]), group["weight_decay"]
+            stepped = [p for p in group["params"] if p.grad is not None]
+            if decay and not couples(group):
+                torch._foreach_mul_(stepped, 1 - rate * decay)
+            for parameter in stepped:
+                parameter.add_(parameter.grad.to(parameter.dtype), alpha=-rate)
+                self._hidden.append((parameter, parameter.grad))
+                parameter.grad = None
+
+    def put_back(self) -> None:
+        """Gives the gradients back to the parameters."""
+        for parameter, gradient in self._hidden:
+            parameter.grad = gradient
+        self._hidden.clear()
+
+    def _check(self, group: Group) -> None:
+        if settings_of(group) != self._applied:
+            raise ConfigError(
+                f"the memory applies {spelled(self._applied)}, and a group of the optimizer has "
+                f"{spelled(settings_of(group))} by now: give schedulers that leave betas alone, "
+                "such as OneCycleLR(..., cycle_momentum=False), or memory='residual'"
+            )
+
+
+def settings_of(group: Group) -> tuple[float, float, float]:
+    """Returns beta1, beta2 and eps of a group."""
+    first, second = group["betas"]
+    return float(first), float(second), float(group["eps"])
+
+
+def spelled(settings: tuple[float, float, float]) -> str:
+    """Returns the settings of an Adam in words."""
+    return "betas ({:g}, {:g}) and eps {:g}".format(*settings)
+
+
+def couples(group: Group) -> bool:
+    """True if the weight decay of a group is part of the gradient, as Adam's is and AdamW's not."""
+    return bool(group["weight_decay"]) and not group.get("decoupled_weight_decay", False)
+
+
+def coupled(group: Group) -> float:
+    """Returns the weight decay that is part of the gradients of a group."""
+    return float(group["weight_decay"]) if couples(group) else 0.0
+
+
+def move_adam(
+    choice: HookOptions, optimizer: Optimizer, *, scaled: bool
+) -> tuple[HookOptions, PlainStep | None]:
+    """Returns the choice with a memory that makes Adam's update, and the step that is left to the
+    optimiser; where the optimiser or the memory is another, the choice as it is, and None.
+
+    Args:
+        choice: how gradients are averaged.
+        optimizer: steps the parameters.
+        scaled: True if a scaler multiplies the loss.
+
+    Raises:
+        ConfigError: the memory that was given cannot make this optimiser's update.
+    """
+    reason = unserved(optimizer, scaled=scaled)
+    if not made_by_memory(choice):
+        return choice, None
+    if reason:
+        if choice.memory == AUTO_CODEC:
+            return choice, None
+        raise ConfigError(f"memory {choice.memory_spec} makes the update of Adam, and {reason}")
+    return moved(choice, settings_of(optimizer.param_groups[0])), PlainStep(optimizer)
+
+
+def made_by_memory(choice: HookOptions) -> bool:
+    """True if the memory that is given, or is the default beside Adam, makes the update."""
+    if choice.memory != AUTO_CODEC:
+        return choice.memory_kind.makes_update
+    if choice.low_rank:
+        return False
+    return kind_of(required_memory(choice.codecs, GATHERS, 0.0, "adam")).makes_update
+
+
+def unserved(optimizer: Optimizer, *, scaled: bool) -> str:
+    """Returns the reason why no memory makes the update of an optimiser; empty: one can."""
+    if type(optimizer) not in (Adam, AdamW):
+        return (
+            f"the optimizer is {type(optimizer).__name__}: give torch.optim.AdamW or Adam, or "
+            "another memory"
+        )
+    groups = optimizer.param_groups
+    if len({settings_of(group) for group in groups}) > 1:
+        return "the optimizer's groups differ in betas or eps: give them the same"
+    for name in UNSERVED:
+        if any(group[name] for group in groups):
+            return f"the optimizer has {name}=True: leave it out"
+    if scaled and any(group["fused"] for group in groups):
+        return "a fused optimizer steps by scaled gradients: leave fused=True out"
+    return ""
+
+
+def moved(choice: HookOptions, settings: tuple[float, float, float]) -> HookOptions:
+    """Returns the choice whose memory has the betas and the eps of the optimiser.
+
+    Raises:
+        ConfigError: the memory has others of its own.
+    """
+    if choice.memory in (AUTO_CODEC, EfficientAdam.id):
+        own = EfficientAdam(*settings).spec
+        return replace(choice, memory=own, plain_step=True)
+    given = choice.memory if isinstance(choice.memory, Memory) else make_memory(choice.memory)
+    if given.spec != EfficientAdam(*settings).spec:
+        raise ConfigError(
+            f"memory {given.spec} was given, and the optimizer has {spelled(settings)}: give both "
+            "the same"
+        )
+    return replace(choice, plain_step=True)
+
+
+def warn_of_adam(choice: HookOptions, optimizers: Sequence[Optimizer], rank: int) -> None:
+    """Warns on rank 0 where a hook is given an Adam that `wrap_optimizer` would serve better."""
+    served = any(not unserved(one, scaled=False) for one in optimizers)
+    if rank == 0 and served and choice.memory == AUTO_CODEC and made_by_memory(choice):
+        warnings.warn(
+            f"a hook leaves the step to Adam, which loses more with {choice.spec} than what "
+            "atomo.wrap_optimizer takes by default, memory 'adam'; here dense_steps= or "
+            "warmup_steps= of a tenth of the steps help",
+            stacklevel=3,
+        )

@@ -1,0 +1,174 @@
+"""Arguments of hooks and optimisers, refused in the words of these functions."""
+
+import math
+from numbers import Real
+
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from atomo.api.validate import value_text
+from atomo.codecs import Codec
+from atomo.errors import ConfigError
+from atomo.memory import MEMORIES, Memory
+from atomo.options.compression import Compression
+from atomo.options.hierarchy import canonical_hierarchy
+
+__all__ = [
+    "check_accelerator",
+    "check_bucket_mb",
+    "check_callback",
+    "check_group",
+    "check_model",
+    "check_optimizer",
+    "check_options",
+    "check_scaler",
+    "check_sharded",
+    "check_timeout",
+    "check_trainer",
+    "host_rule",
+]
+
+
+def check_options(
+    memory: object, momentum: object, nesterov: object, seed: object, compression: object
+) -> None:
+    """Raises ConfigError for an option of a type that it cannot have."""
+    if not isinstance(memory, str | Memory):
+        raise ConfigError(
+            "memory must be one of atomo.make_memory, or a name with its settings, one of auto, "
+            f"{', '.join(MEMORIES)}, got {value_text(memory)}"
+        )
+    if isinstance(momentum, bool) or not isinstance(momentum, Real):
+        raise ConfigError(f"momentum must be a number, got {value_text(momentum)}")
+    if not isinstance(nesterov, bool):
+        raise ConfigError(f"nesterov must be True or False, got {value_text(nesterov)}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigError(f"seed must be a whole number, got {value_text(seed)}")
+    if compression is not None and not isinstance(compression, Compression):
+        raise ConfigError(
+            f"compression must be an atomo.Compression or None, got {value_text(compression)}"
+        )
+
+
+def host_rule(hierarchical: object) -> str:
+    """Returns the ranks that count as one host, as `canonical_hierarchy` spells them.
+
+    >>> host_rule("no"), host_rule("yes"), host_rule(8)
+    ('', 'yes', '8')
+
+    Raises:
+        ConfigError: it is neither a word nor a number of ranks.
+    """
+    try:
+        if isinstance(hierarchical, bool) or not isinstance(hierarchical, str | int):
+            raise ConfigError("another type")
+        return canonical_hierarchy(str(hierarchical))
+    except ConfigError as error:
+        raise ConfigError(
+            "hierarchical must be 'yes' (hosts by their names), 'no', or how many ranks count as "
+            f"one host, 2 or more, got {value_text(hierarchical)}"
+        ) from error
+
+
+def check_scaler(scaler: object) -> None:
+    """Raises ConfigError for anything but a gradient scaler or None."""
+    if scaler is not None and not isinstance(scaler, GradScaler):
+        raise ConfigError(
+            f"scaler must be the torch.amp.GradScaler that scales the loss, or None, got "
+            f"{value_text(scaler)}"
+        )
+
+
+def check_group(group: object) -> None:
+    """Raises ConfigError for anything but a process group that has this rank, or None."""
+    if group is not None and not isinstance(group, ProcessGroup):
+        raise ConfigError(
+            "process_group must be a torch.distributed.ProcessGroup with this rank in it, or None, "
+            f"got {value_text(group)}"
+        )
+
+
+def check_timeout(timeout_s: object) -> None:
+    """Raises ConfigError for anything but seconds above 0, or None."""
+    if timeout_s is None:
+        return
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
+        raise ConfigError(f"timeout_s must be a number of seconds, got {value_text(timeout_s)}")
+    if not 0 < timeout_s < math.inf:
+        raise ConfigError(f"timeout_s must be above 0 and finite, got {timeout_s}")
+
+
+def check_model(ddp: object, code: object = "") -> None:
+    """Raises ConfigError for what takes no hook."""
+    if isinstance(code, nn.Module):
+        raise ConfigError(
+            f"the model is the first argument and the code the second, such as "
+            f"atomo.ddp_hook(ddp, {spelled(ddp)})"
+        )
+    if not isinstance(ddp, DistributedDataParallel):
+        raise ConfigError(
+            f"a DistributedDataParallel is needed, not a {type(ddp).__name__}: wrap the model "
+            "first, and give the hook what wraps it"
+        )
+    if getattr(ddp, "_comm_hooks", ()):  # PyTorch has no public way to read them
+        raise ConfigError("the DistributedDataParallel has a communication hook already: give one")
+
+
+def check_bucket_mb(bucket_mb: object) -> None:
+    """Raises ConfigError for anything but a number of megabytes above 0."""
+    if not isinstance(bucket_mb, int | float) or bucket_mb is True or not 0 < bucket_mb < math.inf:
+        raise ConfigError(f"bucket_mb must be a number of MB above 0, got {value_text(bucket_mb)}")
+
+
+def check_accelerator(accelerator: object, code: object) -> None:
+    """Raises ConfigError for anything but an Accelerator; a stranger's may be like one."""
+    call = f"atomo.accelerate_hook(accelerator, {spelled(code, accelerator)})"
+    check_first(
+        hasattr(accelerator, "distributed_type"), accelerator, "an accelerate.Accelerator", call
+    )
+
+
+def check_trainer(trainer: object, code: object) -> None:
+    """Raises ConfigError for anything but a Trainer with an Accelerator; Lightning's has none."""
+    call = f"atomo.trainer_hook(trainer, {spelled(code, trainer)})"
+    fits = hasattr(getattr(trainer, "accelerator", None), "distributed_type")
+    check_first(fits, trainer, "a transformers.Trainer", call)
+
+
+def check_callback(code: object) -> None:
+    """Raises ConfigError for anything but a code, or None where there is a recipe."""
+    call = f"atomo.lightning_callback({spelled(code)})"
+    check_first(code is None or isinstance(code, str | Codec), code, "a code", call)
+
+
+def check_sharded(model: object, code: object) -> None:
+    """Raises ConfigError for anything but a model."""
+    call = f"atomo.fsdp_hook(model, {spelled(code, model)}, replicas)"
+    fits = isinstance(model, nn.Module)
+    check_first(fits, model, "a model that fully_shard was called on", call)
+
+
+def check_first(fits: bool, given: object, wanted: str, call: str) -> None:
+    """Raises ConfigError where the first argument does not fit."""
+    if not fits:
+        raise ConfigError(f"{wanted} comes first, not a {type(given).__name__}: {call}")
+
+
+def check_optimizer(optimizer: object, model: object, code: object) -> None:
+    """Raises ConfigError for what `wrap_optimizer` cannot wrap."""
+    order = f"atomo.wrap_optimizer(optimizer, model, {spelled(code)})"
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            f"a torch.optim.Optimizer is needed, not a {type(optimizer).__name__}: {order}"
+        )
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"the model is needed, not a {type(model).__name__}: {order}")
+
+
+def spelled(*given: object) -> str:
+    """Spells a code as in a call: the first of these arguments that is one, or an example."""
+    codes = (repr(str(one)) for one in given if isinstance(one, str | Codec))
+    return next(codes, "'topk(ratio=0.01)'")

@@ -1,0 +1,308 @@
+"""An exchange from what its users say: names of a codec and a memory, and who takes part."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, final
+
+from torch import Tensor
+
+from atomo.codecs import Codec, Law
+from atomo.codecs.dense_fallback import DENSE
+from atomo.config.resolve_codec import required_memory
+from atomo.errors import ConfigError
+from atomo.exchange.collectives.collective import Collective
+from atomo.exchange.collectives.hosts import find_hosts
+from atomo.exchange.compressor import Compressor
+from atomo.hooks.adapter.agreement import check_alike
+from atomo.hooks.adapter.averager import Averager
+from atomo.hooks.adapter.chunk import Codecs
+from atomo.hooks.adapter.dense import NEVER, DensePolicy
+from atomo.hooks.adapter.exchange import Exchange
+from atomo.hooks.adapter.intra_host import enter
+from atomo.hooks.adapter.memory_owner import owner_of
+from atomo.hooks.code_spec import CodeSpec, parse_code, reduction_of
+from atomo.hooks.optimizers.noise_meter import NoiseMeter
+from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
+from atomo.hooks.option_checks import check_options
+from atomo.hooks.states.bucket_layout import BucketLayout
+from atomo.hooks.states.own_memory import check_fresh, take
+from atomo.memory import (
+    Memory,
+    NoMemory,
+    canonical_memory,
+    check_fits,
+    default_memory,
+    kind_of,
+    make_memory,
+)
+from atomo.options.hierarchy import FLAT
+from atomo.options.schedule import Phase, step_phases
+from atomo.wire import Compression
+
+__all__ = ["HookOptions", "make_exchange"]
+
+GATHERS: Final = "Allgather"  # the communicator whose memories hooks have
+
+
+@final
+@dataclass(frozen=True)
+class HookOptions:
+    """The settings by which gradients are averaged, the same on all ranks."""
+
+    code: str | Codec[Any]
+    memory: str | Memory = "auto"
+    momentum: float = 0.0
+    """The momentum that a memory applies in the optimiser's place."""
+    nesterov: bool = False
+    seed: int = 0
+    compression: Compression | None = None
+    skips: bool = False
+    dense: DensePolicy = NEVER
+    hierarchical: str = FLAT
+    """The ranks that count as one host, as `canonical_hierarchy` spells them."""
+    schedule: str = ""
+    """The codecs that follow, each with the step from which it encodes."""
+    bucket_mb: float = 0.0
+    """The gradient of a message, MB; 0: the caller divides."""
+    plain_step: bool = False
+    """True if the optimizer only subtracts the average times its rate."""
+    recipe: str = ""
+    """The one of which code, memory and schedule are; "": none."""
+    noise_damping: bool | None = None
+    """True if the learning rate is scaled by the noise of the codec; None: not known yet."""
+    bucket_cap_mb: str = ""
+    """The sizes of the caller's buckets, MiB, in words; "": the caller has none."""
+
+    def __post_init__(self) -> None:
+        _ = self.spec  # an unknown code is an error where it is given
+        check_options(self.memory, self.momentum, self.nesterov, self.seed, self.compression)
+        if not isinstance(self.noise_damping, bool | None):
+            raise ConfigError(
+                f"noise_damping must be True, False or None, got {self.noise_damping!r}"
+            )
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The codecs of the schedule, with the step at which each begins."""
+        return step_phases(self.schedule)
+
+    @property
+    def codecs(self) -> list[Codec[Any]]:
+        """All codecs that encode at some step."""
+        return [self.codec, *(phase.codec for phase in self.phases)]
+
+    @cached_property
+    def spec(self) -> CodeSpec:
+        """The codec and the reduction of the code."""
+        return parse_code(self.code)
+
+    def is_noisy(self, step: int) -> bool:
+        """True if the codec of a step is unbiased and makes gradients longer."""
+        phases = [phase.codec for phase in self.phases if phase.epoch <= step]
+        return not self.dense.covers(step) and [self.codec, *phases][-1].amplifies_noise
+
+    @property
+    def low_rank(self) -> bool:
+        """True if ranks sum factors."""
+        return self.spec.named is not None and self.spec.named.has_state
+
+    @property
+    def codec(self) -> Codec[Any]:
+        """The codec."""
+        return self.spec.codec
+
+    @property
+    def memory_spec(self) -> str:
+        """The memory, as its specification is spelled."""
+        if isinstance(self.memory, Memory):
+            return self.memory.spec
+        if self.memory != "auto":
+            return canonical_memory(self.memory)
+        named = self.spec.named
+        own = None if named is None else named.default_memory(self.momentum)
+        if self.phases:
+            return canonical_memory(own or required_memory(self.codecs, GATHERS, self.momentum))
+        return canonical_memory(own or default_memory(self.codec, self.momentum))
+
+    @property
+    def memory_kind(self) -> type[Memory]:
+        """The class of the memory."""
+        return kind_of(self.memory_spec)
+
+    @property
+    def delays(self) -> bool:
+        """True if error feedback sends late what the optimizer's momentum would then repeat."""
+        drops = any(not one.near_lossless and Law.LOSSLESS not in one.laws for one in self.codecs)
+        return not self.low_rank and self.memory_kind.feeds_back and drops
+
+    @property
+    def has_momentum(self) -> bool:
+        """True if the memory applies momentum, so that the optimizer must not."""
+        kind = self.memory_kind
+        return bool(self.momentum) if kind.takes_momentum else kind.has_momentum
+
+    @property
+    def undamped_by(self) -> str:
+        """Returns the reason why the codec or the memory has no noise to damp; empty: it has."""
+        if self.low_rank or not any(codec.amplifies_noise for codec in self.codecs):
+            return f"{self.spec} is not unbiased, and makes no gradient longer; leave it out"
+        if self.memory_kind is not NoMemory:
+            return (
+                f"memory {self.memory_spec} sends later what the codec has left out, which is no "
+                "noise; give memory='none', or leave it out"
+            )
+        return ""
+
+    def check(self) -> None:
+        """Raises ConfigError for settings that contradict each other; all doors call it."""
+        self._check_schedule()
+        check_fresh(self.memory)
+        for codec in self.codecs:
+            check_fits(codec, self.memory_spec)
+        if self.memory_kind.makes_update and not self.plain_step:
+            raise ConfigError(
+                f"memory {self.memory_spec} has ranks send Adam's update in place of gradients, "
+                "and here the optimizer would step by it as by a gradient: use "
+                "atomo.wrap_optimizer with torch.optim.AdamW or Adam, or give another memory"
+            )
+        if self.noise_damping and self.undamped_by:
+            raise ConfigError(f"noise_damping=True: {self.undamped_by}")
+        if not 0 <= self.momentum < 1:
+            raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
+        if self.nesterov and not self.momentum:
+            raise ConfigError("nesterov=True needs momentum above 0")
+        if self.momentum and not self.memory_kind.takes_momentum:
+            raise ConfigError(
+                f"momentum={self.momentum:g}: memory {self.memory_spec} with {self.spec} applies "
+                f"none of it: {self._place_of_momentum}"
+            )
+
+    def _check_schedule(self) -> None:
+        if self.phases and self.spec.named:
+            raise ConfigError(f"code_schedule goes with codecs, not with {self.spec}")
+        if self.phases and not self.phases[0].epoch:
+            raise ConfigError(
+                f"code_schedule begins at step 0, so that {self.spec} never encodes: begin it "
+                f"later, or give code='{self.phases[0].codec}' and the rest as the schedule"
+            )
+
+    @property
+    def _place_of_momentum(self) -> str:
+        """The setting that applies the momentum which the memory does not take."""
+        if self.memory_kind.has_momentum:
+            return f"give memory='{self.memory_kind.id}(beta={self.momentum:g})'"
+        if self.delays and self.codec.shared_seed:
+            return "give momentum=0, since momentum repeats what blind draws send late"
+        if self.delays:
+            return "give memory='dgc', which applies momentum before the codec"
+        return f"give momentum to the optimizer, as in SGD(..., momentum={self.momentum:g})"
+
+    @property
+    def about(self) -> str:
+        """The codec, the memory and the momentum in words."""
+        momentum = f"momentum {self.momentum}{' of Nesterov' if self.nesterov else ''}"
+        applied = f" with {momentum}" if self.momentum else ""
+        return f"{self._encoders}, memory {self.memory_spec}{applied}"
+
+    @property
+    def _encoders(self) -> str:
+        """The codecs in words."""
+        later = "".join(f"; from step {one.epoch:g} {one.codec}" for one in self.phases)
+        return f"{self.spec}{later}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings that all ranks must have in common, by the names of arguments."""
+        return {
+            "code": str(self.spec),
+            "code_schedule": "; ".join(f"{one.epoch:g}: {one.codec}" for one in self.phases)
+            or "none",
+            "memory": self.memory_spec,
+            "momentum": str(self.momentum),
+            "nesterov": str(self.nesterov),
+            "seed": str(self.seed),
+            "scaler": "enabled" if self.skips else "none",
+            "dense_below": str(self.dense.dense_below),
+            "dense_steps": str(self.dense.dense_steps),
+            "hierarchical": self.hierarchical or "no",
+            "bucket_mb": f"{self.bucket_mb:g}",
+            "bucket_cap_mb": self.bucket_cap_mb or "none",
+            "noise_damping": str(bool(self.noise_damping)),
+        }
+
+
+def make_exchange(
+    choice: HookOptions,
+    collective: Collective,
+    parameters: Mapping[str, Tensor],
+    layout: BucketLayout | None = None,
+    decay: Decay = NO_DECAY,
+) -> Exchange:
+    """Makes an exchange of the gradients of these parameters; all ranks must make it alike.
+
+    Args:
+        choice: how gradients are averaged.
+        collective: the ranks.
+        parameters: by name.
+        layout: the buckets that the first step after a resume has; None: those that it is given.
+        decay: the weight decay that gradients get before memories see them.
+
+    Raises:
+        ConfigError: a name is unknown, a memory does not suit the codec, the parameters are none
+            that can be averaged, the ranks do not say the same, or all are on one host.
+    """
+    if not parameters:
+        raise ConfigError("the model has no parameters that need a gradient")
+    for name, parameter in parameters.items():
+        if not parameter.is_floating_point():
+            raise ConfigError(f"parameter {name} is {parameter.dtype}: only real ones are served")
+    choice.check()
+    check_alike(choice.settings, parameters, collective)
+    hosts = find_hosts(choice.hierarchical, collective)
+    meter = NoiseMeter(collective, choice.is_noisy) if choice.noise_damping else None
+    owner = owner_of(hosts, collective.rank)
+    if hosts.flat:
+        averager, inside = make_averager(choice, collective, parameters, decay), None
+    else:
+        inside, between = enter(hosts, collective)
+        averager = make_averager(choice, between, parameters, decay)
+    return Exchange(averager, parameters, owner, inside, layout, choice.about, meter)
+
+
+def make_averager(
+    choice: HookOptions, collective: Collective, parameters: Mapping[str, Tensor], decay: Decay
+) -> Averager:
+    """Makes the averager over a collective."""
+    size, momentum, nesterov = collective.size, choice.momentum, choice.nesterov
+    memory = (
+        take(choice.memory, size)
+        if isinstance(choice.memory, Memory)
+        else make_memory(choice.memory_spec, momentum, nesterov, size)
+    )
+    compression = choice.compression or Compression()
+    compressor = Compressor(memory, compression, collective.rank, choice.seed)
+    rules = choice.dense.rules(parameters)
+    remembers = bool(memory.vectors)
+    first = choice.spec.reduction(remembers=remembers)
+    # By the steps from which they encode.
+    kinds = [(0, choice.codec, first)] + [
+        (int(phase.epoch), phase.codec, reduction_of(phase.codec, remembers=remembers))
+        for phase in choice.phases
+    ]
+    encodings = [
+        (begin, (Codecs(codec, rules), kind(collective, compressor)))
+        for begin, codec, kind in kinds
+    ]
+    dense_kind = reduction_of(DENSE, remembers=remembers)
+    dense_first = Codecs(DENSE), dense_kind(collective, compressor)
+    return Averager(
+        memory,
+        collective,
+        encodings,
+        compressor,
+        dense_first,
+        skips=choice.skips,
+        dense=choice.dense,
+        decay=decay,
+    )

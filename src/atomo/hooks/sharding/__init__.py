@@ -1,0 +1,1 @@
+"""Parameters that FSDP2 has sharded."""

@@ -1,0 +1,85 @@
+"""The settings of a run as a command line and its `--config` files give them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+from atomo.config.effect_tables import Effect, report_idle, without_effect
+from atomo.config.effects import TRAIN_EFFECTS
+from atomo.config.file import config_name, read_settings
+from atomo.config.resolve_codec import check_code
+from atomo.config.settings import Settings
+from atomo.core.arguments import Parser, parse_arguments
+from atomo.launch.config_files import config_file
+from atomo.launch.jobs.slurm import count_tasks
+from atomo.workloads import choose_workload
+
+__all__ = ["CONFIG_HELP", "CliSettings", "parse_cli_settings"]
+
+CONFIG_HELP = """\
+--config FILE.toml ...: settings from files; later ones win, and options win over all.
+The published ones, configs/..., are found from every folder."""
+
+
+@final
+@dataclass(frozen=True)
+class CliSettings:
+    """Settings as the user gave them: files and options."""
+
+    settings: Settings
+    name: str
+    """Names of its files, such as `[cifar.resnet20]+[dgc.wm5]`; empty: no files."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the command line itself, by field of Settings."""
+
+    def idle(
+        self, table: Mapping[str, Effect[Settings]] = TRAIN_EFFECTS
+    ) -> dict[str, Effect[Settings]]:
+        """Returns the options of the command line that have no effect.
+
+        Raises:
+            ConfigError: settings contradict each other.
+        """
+        self.settings.resolved()  # says what is wrong better than an option without effect could
+        return without_effect(self.settings, self.options, table)
+
+    def check_codes(self) -> None:
+        """Raises ConfigError for a --code of the command line that serves in no step."""
+        if "code" in self.options:
+            check_code(self.options["code"], self.settings.code_schedule)
+
+    def check(
+        self, say: Callable[[str], object], table: Mapping[str, Effect[Settings]] = TRAIN_EFFECTS
+    ) -> None:
+        """Says which options of the command line have no effect.
+
+        Raises:
+            ConfigError: one of them was meant to have one, or settings contradict each other.
+        """
+        self.check_codes()
+        report_idle(self.idle(table), self.options, say)
+
+
+def parse_cli_settings(words: Sequence[str], command: str, description: str) -> CliSettings:
+    """Returns the settings that a command line describes, over those of its files.
+
+    Raises:
+        ConfigError: an option or a file is not what it should be.
+    """
+    own = Parser(prog=f"atomo {command}", add_help=False, allow_abbrev=False)
+    own.add_argument("--config", nargs="+", action="extend", type=Path, default=[])
+    known, options = own.parse_known_args(words)
+    files = read_settings([config_file(path) for path in known.config])
+
+    said: dict[str, Any] = {}
+
+    def build(**options: Any) -> Settings:
+        said.update(options)
+        told = {**files, **options}
+        if told.get("slurm") and "n" not in told:  # who asks for tasks wants them all
+            told["n"] = count_tasks() - told.get("spares", 0)
+        return choose_workload(**told)
+
+    settings = parse_arguments(Settings, options, command, f"{description}\n\n{CONFIG_HELP}", build)
+    return CliSettings(settings, config_name(known.config), said)

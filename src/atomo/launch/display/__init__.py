@@ -1,0 +1,1 @@
+"""Displays of a run: panels, lines, and the closing table."""

@@ -1,0 +1,1 @@
+"""Jobs on hosts: host files, mpirun, SLURM, ssh, output streams, probes."""

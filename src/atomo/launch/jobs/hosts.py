@@ -1,0 +1,109 @@
+"""The host file: one host a line, the master's first.
+
+# comments and empty lines are allowed
+10.0.0.1
+worker-1.example slots=4    # at most four processes here
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Final
+
+from atomo.core.safe_read import read_text
+from atomo.errors import ConfigError
+
+__all__ = ["HERE", "Host", "assign_processes", "read_hosts", "remaining_hosts"]
+
+HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+LONGEST: Final = 300  # characters of a name
+SHOWN: Final = 200  # characters of a line that is wrong
+NAME: Final = re.compile(r"(?:[A-Za-z0-9_.-]+@)?[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+ADDRESS6: Final = re.compile(r"[0-9A-Fa-f:]*:[0-9A-Fa-f:.]+")
+
+
+@dataclass(frozen=True)
+class Host:
+    """One line of a host file."""
+
+    name: str
+    slots: int | None = None  # processes at most; None: any number
+
+
+def read_hosts(path: Path) -> list[Host]:
+    """Returns the hosts of a file.
+
+    Raises:
+        ConfigError: it cannot be read, names no host, or has a line that is not one; the message
+            has the line's number.
+    """
+    try:
+        lines = read_text(path).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--hostfile {path}: {error}") from error
+    hosts = [
+        parse_line(line, f"{path}:{number}")
+        for number, text in enumerate(lines, 1)
+        if (line := text.partition("#")[0].strip())
+    ]
+    if not hosts:
+        raise ConfigError(
+            f"--hostfile {path}: it names no host; write one a line, the master first"
+        )
+    return hosts
+
+
+def parse_line(line: str, where: str) -> Host:
+    """Returns one line without its comment."""
+    name, *rest = line.split()
+    slots = re.fullmatch(r"slots=([1-9][0-9]{0,5})", rest[0]) if rest else None
+    if len(rest) > 1 or (rest and not slots) or len(name) > LONGEST or not (
+        NAME.fullmatch(name) or ADDRESS6.fullmatch(name)
+    ):  # fmt: skip
+        told = repr(line if len(line) <= SHOWN else f"{line[:SHOWN]}...")
+        raise ConfigError(f"{where}: {told} is not a host; write `HOST` or `HOST slots=N`")
+    return Host(name, int(slots[1]) if slots else None)
+
+
+def assign_processes(
+    hosts: Sequence[Host], processes: int, source: str = "the host file"
+) -> list[tuple[str, int]]:
+    """Counts the processes of each host: dealt out in turn, so that the master is on the first.
+
+    Args:
+        hosts: the master's first.
+        processes: how many there are.
+        source: what names the hosts, for messages.
+
+    Raises:
+        ConfigError: the slots do not suffice.
+    """
+    counts = dict.fromkeys((host.name for host in hosts), 0)
+    limits: dict[str, float] = dict.fromkeys(counts, 0)
+    for host in hosts:  # one that is named twice has the slots of both lines
+        limits[host.name] += inf if host.slots is None else host.slots
+    unplaced = processes
+    while unplaced:
+        open_hosts = [name for name, limit in limits.items() if counts[name] < limit]
+        if not open_hosts:
+            total = processes - unplaced
+            raise ConfigError(f"--n {processes}, but {source} has slots for {total} processes")
+        for name in open_hosts[:unplaced]:
+            counts[name] += 1
+        unplaced -= len(open_hosts[:unplaced])
+    return [(name, count) for name, count in counts.items() if count]
+
+
+def remaining_hosts(hosts: Sequence[Host], away: Collection[str]) -> list[Host]:
+    """Returns the hosts but for those that are away.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    present = [host for host in hosts if host.name not in away]
+    if not present:
+        raise ConfigError(f"of the hosts {', '.join(sorted(away))} none answers")
+    return present

@@ -1,0 +1,113 @@
+"""The hosts of an allocation of SLURM, as its environment tells them.
+
+`SLURM_JOB_NODELIST` has the nodes in short, `n[1-3,7]`, which `scontrol` writes out, and
+`SLURM_TASKS_PER_NODE` how many tasks each may have, `2(x3),1`.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from atomo.errors import ConfigError
+from atomo.launch.jobs.hosts import Host
+
+__all__ = ["SRUN", "allocated_hosts", "count_tasks", "tasks_per_node"]
+
+# The words before a host and a command for its shell, as with ssh. The daemons of mpirun have taken
+# all that the allocation has, and a step that does not overlap would wait for them.
+SRUN: Final = (
+    "sh", "-c",
+    'exec srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --quiet -w "$0" sh -c "$1"',
+)  # fmt: skip
+COUNT: Final = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
+PATIENCE_S: Final = 60.0  # scontrol asks nobody for this, and answers at once
+
+
+def allocated_hosts(environment: Mapping[str, str] = os.environ) -> list[Host]:
+    """Returns the nodes of the allocation that this process is in, each with its number of tasks.
+
+    Args:
+        environment: of the process.
+
+    Raises:
+        ConfigError: it is in none, or srun has started it several times.
+    """
+    nodes = environment.get("SLURM_JOB_NODELIST")
+    if not nodes:
+        raise ConfigError(
+            "--slurm: this is no allocation of SLURM (SLURM_JOB_NODELIST is not set): give the "
+            "command in a script for sbatch, or after "
+            "`salloc --nodes=4 --ntasks-per-node=1`"
+        )
+    copies = environment.get("SLURM_STEP_NUM_TASKS", "1")
+    if copies != "1":
+        raise ConfigError(
+            f"--slurm: srun has started this command {copies} times, and each would start all of "
+            "the job: give it without srun, in the script for sbatch or the shell of salloc"
+        )
+    names = expand_node_list(nodes)
+    counts = tasks_per_node(environment.get("SLURM_TASKS_PER_NODE", f"1(x{len(names)})"))
+    if len(counts) != len(names):
+        raise ConfigError(
+            f"--slurm: SLURM_TASKS_PER_NODE counts {len(counts)} nodes, and SLURM_JOB_NODELIST, "
+            f"{nodes}, has {len(names)}"
+        )
+    return [Host(name, count) for name, count in zip(names, counts, strict=True)]
+
+
+def count_tasks() -> int:
+    """Counts the tasks of the allocation that this process is in.
+
+    Raises:
+        ConfigError: it is in none, or that has a single task, which is no job.
+    """
+    found = sum(host.slots or 1 for host in allocated_hosts())
+    if found == 1:
+        raise ConfigError(
+            "--slurm: the allocation has one task, and a job has a master and workers: ask SLURM "
+            "for more with --ntasks or --ntasks-per-node"
+        )
+    return found
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Counts the tasks of each node.
+
+    >>> tasks_per_node("2(x3),1")
+    [2, 2, 2, 1]
+
+    Raises:
+        ConfigError: it is no such list.
+    """
+    parts = [COUNT.fullmatch(part) for part in text.split(",")]
+    if not all(parts):
+        raise ConfigError(f"SLURM_TASKS_PER_NODE={text!r} is not a list such as 2(x3),1")
+    return [int(part[1]) for part in parts if part for _ in range(int(part[2] or 1))]
+
+
+@cache
+def expand_node_list(nodes: str) -> list[str]:
+    """Returns the names of a list in short.
+
+    Raises:
+        ConfigError: scontrol is not there, or cannot read the list.
+    """
+    asked = ["scontrol", "show", "hostnames", nodes]
+    try:
+        told = subprocess.run(
+            asked, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        ).stdout.split()
+    except FileNotFoundError as error:
+        raise ConfigError(
+            "--slurm: there is no scontrol on the PATH, which writes out the nodes of "
+            f"SLURM_JOB_NODELIST={nodes}; it comes with SLURM's client commands"
+        ) from error
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or error
+        raise ConfigError(f"--slurm: `{' '.join(asked)}`: {str(said).strip()}") from error
+    if not told:
+        raise ConfigError(f"--slurm: SLURM_JOB_NODELIST={nodes} names no node")
+    return told

@@ -1,0 +1,1 @@
+"""Studies of several jobs: grids, sweeps, and jobs without a display."""

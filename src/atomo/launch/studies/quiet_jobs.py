@@ -1,0 +1,47 @@
+"""Jobs that are run for what they come to, and not to be watched."""
+
+import sys
+from typing import final
+
+from atomo.config.settings import Settings
+from atomo.core.arguments import to_arguments
+from atomo.core.visible import visible
+from atomo.launch.jobs.mpirun import mpirun_command
+from atomo.launch.resolve import claim_folder, resolve_settings
+from atomo.launch.supervisor import Supervisor
+from atomo.training.evaluation.evaluation import Evaluation
+from atomo.training.job.events import Caution, Event, StepDone
+
+__all__ = ["QuietDisplay", "run_trial"]
+
+
+@final
+class QuietDisplay:
+    """A display that keeps the steps, and shows only what is out of the ordinary."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepDone] = []
+
+    def show(self, event: Event | Evaluation) -> None:
+        match event:
+            case StepDone():
+                self.steps.append(event)
+            case Caution():
+                self.note(f"caution: {event.text}")
+
+    def note(self, line: str) -> None:
+        sys.stderr.write(f"  {visible(line)}\n")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
+
+def run_trial(settings: Settings, recorder: QuietDisplay) -> int:
+    """Trains to the end, in the folder that the settings name, and returns the exit code.
+
+    Raises:
+        ConfigError: a setting does not hold; nothing was started.
+    """
+    settings = claim_folder(resolve_settings(settings), given=True)
+    return Supervisor(settings, mpirun_command(settings, to_arguments(settings)), recorder).run()

@@ -1,0 +1,1 @@
+"""Values of options: compression, grouping, hierarchy, weight sync, schedules, recipes, rates."""

@@ -1,0 +1,1 @@
+"""Checkpoints: files, manifests, the index, resumes."""

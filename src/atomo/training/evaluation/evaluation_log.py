@@ -1,0 +1,96 @@
+"""evaluations.jsonl: what an evaluator has done, which one at a time may add to."""
+
+import math
+from pathlib import Path
+from typing import final
+
+from atomo.errors import CheckpointError
+from atomo.training.evaluation.evaluation import Evaluation
+from atomo.training.folder.ownership import EVALUATOR, FolderTaken, Ownership, own
+from atomo.training.folder.run_folder import Wait
+from atomo.training.records.json_lines import append_line, lines
+from atomo.workloads import make_task
+
+__all__ = ["EVALUATIONS", "EvaluationLog"]
+
+EVALUATIONS = "evaluations.jsonl"
+RETRY_S = 1.0
+
+
+@final
+class EvaluationLog:
+    """The results of one run, for a `with` block; this process's as soon as the run has a folder.
+
+    Args:
+        folder: of the run.
+        patience_s: how long NFS may take to show a file.
+        predecessor_s: how long to wait for another evaluator to end.
+        wait: sleeps that many seconds.
+    """
+
+    def __init__(self, folder: Path, patience_s: float, predecessor_s: float, wait: Wait) -> None:
+        self.added = 0
+        self._folder, self._path = folder, folder / EVALUATIONS
+        self._patience_s, self._predecessor_s, self._wait = patience_s, predecessor_s, wait
+        self._owner: Ownership | None = None
+        self._done: set[int] = set()
+
+    def __enter__(self) -> "EvaluationLog":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._owner is not None:
+            self._owner.__exit__(*error)
+
+    def done(self) -> set[int]:
+        """The steps that have results.
+
+        Raises:
+            FolderTaken: another evaluator writes them.
+            CheckpointError: the log cannot be read, or has a line that is no result.
+        """
+        if self._owner is None and self._folder.is_dir():
+            self._owner = self._own()
+            self._done = evaluated(self._path, self._patience_s, self._wait)
+        return self._done
+
+    def check(self) -> None:
+        """Raises FolderTaken if the log is no longer this process's."""
+        if self._owner is not None:
+            self._owner.check()
+
+    def add(self, evaluation: Evaluation) -> None:
+        """Adds a result, and returns when it is on the disk."""
+        append_line(self._path, record(evaluation))
+        self._done.add(evaluation.step)
+        self.added += 1
+
+    def _own(self) -> Ownership:
+        waited_s = 0.0
+        while True:
+            try:
+                return own(self._folder, EVALUATOR, patience_s=self._patience_s, wait=self._wait)
+            except FolderTaken:
+                if waited_s >= self._predecessor_s:
+                    raise
+            self._wait(RETRY_S)
+            waited_s += RETRY_S
+
+
+def record(evaluation: Evaluation) -> dict[str, object]:
+    """The line that is kept. JSON has no number for what is not finite: it becomes null."""
+    values = {key: v if math.isfinite(v) else None for key, v in evaluation.values.items()}
+    samples = make_task(evaluation.task).samples
+    return {"step": evaluation.step, **values, samples: evaluation.samples}
+
+
+def evaluated(log: Path, patience_s: float, wait: Wait) -> set[int]:
+    """The steps that `log` holds results of."""
+    found: set[int] = set()
+    for number, line in enumerate(lines(log, patience_s, wait), 1):
+        match line:
+            case {"step": int(step)}:
+                found.add(step)
+            case _:
+                raise CheckpointError(f"{log}, line {number}: not an evaluation; remove it")
+    return found

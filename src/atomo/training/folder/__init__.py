@@ -1,0 +1,1 @@
+"""The folder of a run: its owner, its lock, its settings."""

@@ -1,0 +1,212 @@
+"""The job: all that the master and the workers of a run agree on, computed from the settings."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, final
+
+import torch
+from torch import Size, nn
+
+from atomo.codecs.by_name import ByName, dense_below
+from atomo.codecs.dense_fallback import DENSE
+from atomo.config.bounds import FLOAT
+from atomo.config.settings import Settings
+from atomo.core.randomness import derive
+from atomo.errors import ConfigError
+from atomo.fusion import Bucket, shapes
+from atomo.fusion import plan as plan_buckets
+from atomo.memory import NoMemory, kind_of
+from atomo.options.grouping import Grouping
+from atomo.options.schedule import phases
+from atomo.options.weight_sync import delta_codec
+from atomo.training.job.compiling import compile_kernels
+from atomo.training.job.events import ProbedAgain
+from atomo.training.job.plan import Plan
+from atomo.training.job.shard import Shard, steps_per_epoch
+from atomo.training.optim.learning_rate import LearningRate
+from atomo.workloads import Task, Workload, make_task
+from atomo.workloads.models.pretrained.weights import load_weights
+
+__all__ = ["Job", "make_job", "make_stages", "own_codecs"]
+
+LAYERS: Final = Grouping("layer")
+
+
+@final
+@dataclass(frozen=True)
+class Stage:
+    """The buckets from a step on."""
+
+    first_step: int
+    buckets: tuple[Bucket, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Job:
+    """A training run, ready to start."""
+
+    settings: Settings
+    task: Task
+    workload: Workload
+    model: nn.Module
+    stages: tuple[Stage, ...]
+    workers: int
+    steps_per_epoch: int
+    plan: Plan = field(default_factory=Plan)
+    """The codecs and messages of `--code auto` and `--fusion auto`."""
+    again: ProbedAgain | None = None
+    """Result of the run's last probe, if that was after its first step."""
+
+    @property
+    def resume(self) -> str:
+        """Start of the run: after a probe, its current step."""
+        return "auto" if self.again else self.settings.resume
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Place of each parameter; the same in every stage."""
+        return self.stages[0].buckets
+
+    def buckets_at(self, step: int) -> tuple[Bucket, ...]:
+        """Returns the buckets of `step`, with the codecs of that step."""
+        return [stage for stage in self.stages if stage.first_step <= step][-1].buckets
+
+    @property
+    def down_buckets(self) -> tuple[Bucket, ...]:
+        """Buckets with the codec for differences of weights sent to workers, if any."""
+        codec = delta_codec(self.settings.down)
+        if codec is None:
+            return ()
+        return plan_buckets(shapes(self.model), codec, self.settings.grouping)
+
+    def damps_at(self, step: int) -> bool:
+        """Returns True if the learning rate of `step` falls by the factor of its codec's noise.
+
+        Adam divides by the length of its gradients already. What a memory keeps is no noise.
+        """
+        s = self.settings
+        plain = s.noise_damping and s.optimizer == "sgd" and s.memory == NoMemory.id
+        return plain and any(bucket.amplifies_noise for bucket in self.buckets_at(step))
+
+    @property
+    def share(self) -> float:
+        """The weight of a gradient in a step.
+
+        Where what is late comes back, each weighs what it would in a step of all workers: it counts
+        in the end, and a mean over the first K alone would make it count P / K times.
+        """
+        return 1 / self.settings.counted
+
+    @property
+    def late_share(self) -> float:
+        """Share K / P of a late gradient that counts later: the part that steps wait for.
+
+        So a worker that is late again and again has at most P / (P - K) gradients waiting, and not
+        all that it ever computed, to be let go at once.
+        """
+        return self.late_share_of(self.workers)
+
+    def late_share_of(self, workers: int) -> float:
+        """Returns that share for a number of workers that are left."""
+        return min(self.settings.num_aggregate, workers) / workers
+
+    @property
+    def late_counts(self) -> bool:
+        """True if a late gradient counts in a later step."""
+        return kind_of(self.settings.memory).feeds_back
+
+    @property
+    def last_step(self) -> int:
+        """The last step: by epochs or by steps, whichever ends first."""
+        return min(self.settings.epochs * self.steps_per_epoch, self.settings.max_steps)
+
+    @property
+    def rate(self) -> LearningRate:
+        """The learning rate of each step."""
+        return LearningRate(self.settings, self.steps_per_epoch, self.last_step)
+
+    @property
+    def images_of_step(self) -> int:
+        """Samples of a step, which its workers divide, however many they are."""
+        return self.workers * self.settings.share_of_step
+
+    @property
+    def entries(self) -> int:
+        """Entries of one gradient."""
+        return sum(bucket.size for bucket in self.buckets)
+
+    def shard(self, worker: int) -> Shard:
+        """Returns the samples of worker 1..workers."""
+        s = self.settings
+        return Shard(len(self.workload.train), self.workers, worker - 1, s.share_of_step, s.seed)
+
+
+def make_job(settings: Settings, ranks: int) -> Job:
+    """Loads the data set and builds the model with its initial weights, alike on every rank.
+
+    Raises:
+        ConfigError: the number of ranks is not what the settings say, or a setting does not fit.
+        DataError: the data set is missing or damaged, or the file of weights is.
+    """
+    if ranks != settings.processes:
+        spares = f" and --spares {settings.spares}" if settings.spares else ""
+        raise ConfigError(f"--n {settings.n}{spares}, but this job has {ranks} processes")
+    task = make_task(settings.task)
+    workload = task.open(settings.dataset, Path(settings.data_dir), settings.image_size)
+    if settings.label_smoothing:
+        smoothed = workload.objective.smoothed(settings.label_smoothing)
+        workload = replace(workload, objective=smoothed)
+    workers = settings.workers
+    steps = steps_per_epoch(len(workload.train), workers, settings.share_of_step)
+    torch.manual_seed(derive(settings.seed, "weights"))
+    model = workload.build(settings.network)
+    if settings.weights:
+        load_weights(model, Path(settings.weights))
+    compile_kernels(settings.codecs)
+    stages = make_stages(settings, model, steps)
+    job = Job(settings, task, workload, model, stages, workers, steps)
+    check_rate(settings, job.last_step)
+    return job
+
+
+def check_rate(settings: Settings, last_step: int) -> None:
+    """Raises ConfigError for a learning rate that grows beyond float32 before the run ends."""
+    s, times = settings, (last_step - 1) // settings.lr_shrink_freq
+    if math.log10(s.peak_lr) + times * math.log10(s.lr_shrinkage) > math.log10(FLOAT):
+        raise ConfigError(
+            f"--lr {s.peak_lr:g} times --lr-shrinkage {s.lr_shrinkage:g} every {s.lr_shrink_freq} "
+            f"steps is beyond float32 ({FLOAT:g}) by step {last_step}, the last one; shrink by at "
+            "most 1"
+        )
+
+
+def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage, ...]:
+    """Builds the stages of a run whose epochs have `steps` steps.
+
+    Where messages are to be found from measured costs, each parameter is one, until they are.
+
+    Raises:
+        ConfigError: a codec is for a parameter that the model does not have.
+    """
+    tensors, by_name = shapes(model), own_codecs(settings, shapes(model))
+    by_name.check_names(name for name, _ in tensors)
+    grouping = LAYERS if settings.grouping.searched else settings.grouping
+    first = 1 + settings.dense_steps
+    stages = [
+        Stage(
+            max(first, 1 + math.ceil(phase.epoch * steps)),
+            plan_buckets(tensors, phase.codec, grouping, by_name),
+        )
+        for phase in phases(settings.code, settings.code_schedule)
+    ]
+    if first > 1:
+        stages.insert(0, Stage(1, plan_buckets(tensors, DENSE, grouping)))
+    return tuple(stages)
+
+
+def own_codecs(settings: Settings, tensors: Sequence[tuple[str, Size]]) -> ByName:
+    """Returns the codecs of single parameters; small parameters always travel dense."""
+    return dense_below(tensors, settings.dense_below, settings.by_name)

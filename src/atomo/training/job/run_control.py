@@ -1,0 +1,24 @@
+"""Control of a run from outside its loop: pauses between steps, and the right to its folder."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from atomo.training.folder.ownership import Ownership
+from atomo.training.job.events import StepDone
+
+__all__ = ["NO_CONTROL", "RunControl"]
+
+
+@final
+@dataclass(frozen=True)
+class RunControl:
+    """Control that rank 0 obeys; other ranks have no use for it."""
+
+    drifts: Callable[[StepDone], bool]
+    """Takes in a step; returns True if all ranks are to pause after this step or the next."""
+    owner: Ownership | None = None
+    """The right to the folder, if the run keeps it beyond a pause."""
+
+
+NO_CONTROL: Final = RunControl(lambda done: False)

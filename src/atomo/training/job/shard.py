@@ -1,0 +1,67 @@
+"""Division of the training images over steps and workers.
+
+Every epoch is a new permutation of the training images, a pure function of the seed and the epoch.
+A step takes the next workers x batch images of it, worker w the w-th chunk: no image goes to two
+workers, and a step of W workers sees what a single process with a batch W times as large would.
+What is left at the end of an epoch, fewer images than a step takes, is dropped; the next epoch is
+shuffled anew, so that no image is dropped for good.
+
+The images of a step stay what they are where workers are lost: those that are left divide them, the
+i-th of W in rank order from place n i / W of the n images to n (i + 1) / W, rounded down.
+"""
+
+from typing import final
+
+import torch
+from jaxtyping import Int64
+from torch import Generator, Tensor
+
+from atomo.core.randomness import derive
+from atomo.errors import ConfigError
+from atomo.exchange.sharing import part
+
+__all__ = ["Shard", "steps_per_epoch"]
+
+
+def steps_per_epoch(images: int, workers: int, batch_size: int) -> int:
+    """Whole steps in one pass over the images.
+
+    Raises:
+        ConfigError: there are not enough images for one step.
+    """
+    steps = images // (workers * batch_size)
+    if not steps:
+        raise ConfigError(
+            f"--batch-size (times --batches-per-step) {batch_size} on {workers} workers takes "
+            f"{workers * batch_size} images a step, and the training set has {images}"
+        )
+    return steps
+
+
+@final
+class Shard:
+    """One worker's part of the training images."""
+
+    def __init__(self, images: int, workers: int, index: int, batch_size: int, seed: int) -> None:
+        self.steps_per_epoch = steps_per_epoch(images, workers, batch_size)
+        self._images, self._of_step, self._seed = images, workers * batch_size, seed
+        self._index, self._among = index, workers
+        self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+
+    def epoch(self, step: int) -> int:
+        """The epoch of a step; steps count from 1, epochs from 0."""
+        return (step - 1) // self.steps_per_epoch
+
+    def divide(self, index: int, among: int) -> None:
+        """From now on `among` workers share the images of a step, and this is the `index`-th."""
+        self._index, self._among = index, among
+
+    def indices(self, step: int) -> Int64[Tensor, " b"]:
+        """The images of this worker at `step`."""
+        epoch = self.epoch(step)
+        if epoch != self._epoch:  # made anew, not shuffled on: a resume lands in any epoch
+            generator = Generator().manual_seed(derive(self._seed, "order", epoch))
+            self._epoch, self._order = epoch, torch.randperm(self._images, generator=generator)
+        first = (step - 1) % self.steps_per_epoch * self._of_step
+        own = part(self._of_step, self._index, self._among)
+        return self._order[first + own.start : first + own.stop]

@@ -1,0 +1,164 @@
+"""Exchange of gradients of one rank without a master: flat, or dense inside its host."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from atomo.codecs.rows import RowGradient
+from atomo.config.comm_rules import survives_worker_loss
+from atomo.config.comm_types import REDUCTIONS
+from atomo.exchange import Collective, Communicator, Compressor, Direct, Pipeline, Reduction
+from atomo.exchange.collectives.hosts import Hosts, find_hosts, rails_of
+from atomo.exchange.collectives.intra_host_group import IntraHostGroup
+from atomo.exchange.elastic import ElasticCommunicator, ElasticGroup
+from atomo.exchange.engine.pipeline import Averaged
+from atomo.exchange.reductions.hierarchical import Hierarchical, HostPlace, MeanSender
+from atomo.memory import Memory, make_memory
+from atomo.training.checkpoints.schema import EXCHANGE, HOSTS, MEMORY
+from atomo.training.job.job import Job
+from atomo.training.step.row_gradients import row_gradients
+from atomo.transports import Subgroup, Transport
+
+__all__ = ["ExchangeSetup", "cautions_of", "make_elastic_group", "make_exchange"]
+
+
+@final
+@dataclass(frozen=True)
+class ExchangeSetup:
+    """A communicator, and what of it a checkpoint has to do with."""
+
+    communicator: Communicator
+    memory: Memory
+    reduction: Reduction[Any, Any] | None
+    """None: other ranks of this host compress all that there is."""
+    hosts: Hosts
+    compressed: frozenset[str]
+    """The parameters that this rank compresses, and has the memory of."""
+    rows: dict[str, RowGradient] | None = None
+    """Gradients of embeddings as rows; None: nobody reads them there."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns the state of this rank's exchange, beside memories."""
+        own = self.reduction.state_dict() if self.reduction else {}
+        hosts = {} if self.hosts.flat else {HOSTS: torch.tensor(self.hosts.of)}
+        return {EXCHANGE + name: held for name, held in (own | hosts).items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replaces it by what the states of all ranks had, without what is another's to know."""
+        if self.reduction:
+            mine = {n: t for n, t in state.items() if n.partition("/")[2] in self.compressed}
+            self.reduction.load_state_dict(mine)
+
+    def without_others(self, worker: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """A worker's state, less the memories of what others compress."""
+        mine, scalars = self.compressed, self.memory.scalars
+        return {
+            name: held
+            for name, held in worker.items()
+            if not name.startswith(MEMORY)
+            or name.removeprefix(MEMORY) in scalars
+            or name.rpartition("/")[2] in mine
+        }
+
+
+def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
+    """Returns the group of ranks if it may change or has spares; None: a death ends the job.
+
+    What all ranks agree on before they encode is not agreed on anew by those who are left.
+    """
+    s = job.settings
+    agrees = any(bucket.agreeing for stage in job.stages for bucket in stage.buckets)
+    may_change = transport.fault_tolerant or s.spares > 0
+    if agrees or not may_change or not survives_worker_loss(s.comm_type, s.hierarchical):
+        return None
+    return ElasticGroup(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
+
+
+def cautions_of(job: Job, group: ElasticGroup | None) -> list[str]:
+    """Returns cautions for a run that should survive the death of a worker, and cannot."""
+    s = job.settings
+    fewer = s.min_workers and s.least_workers < job.workers
+    if (group is not None and group.transport.fault_tolerant) or not (fewer or s.spares):
+        return []
+    asked = (
+        f"--spares {s.spares}" if s.spares else f"--min-workers {s.min_workers} of {job.workers}"
+    )
+    return [
+        f"{asked}: the death of any process ends this run, "
+        "as nothing here tells the others of it, or its codec has all of them agree on a scale; "
+        "`atomo train` and `mpirun --with-ft ulfm` of Open MPI 5 do the former"
+    ]
+
+
+def make_exchange(
+    job: Job, transport: Transport, group: ElasticGroup | None = None
+) -> ExchangeSetup:
+    """Sets up the exchange of this rank; all ranks call this together.
+
+    Args:
+        job: what is trained.
+        transport: connects the ranks.
+        group: the members, where they may change.
+
+    Raises:
+        ConfigError: `--hierarchical`, and all are on one host.
+        TransportError: another rank does not.
+    """
+    s = job.settings
+    everyone = Direct(group.transport if group else transport, s.timeout)
+    hosts = find_hosts(s.hierarchical, everyone)
+    memory = make_memory(s.memory, s.momentum_of_sgd, s.nesterov, hosts.count)
+    if hosts.flat:
+        rows = row_gradients(job)
+        reduction, pipeline = make_pipeline(job, everyone, memory, transport.rank, rows=rows)
+        communicator = ElasticCommunicator(group, everyone, pipeline) if group else pipeline
+        compressed = names_in(job, [0] * len(job.buckets), 0)
+        return ExchangeSetup(communicator, memory, reduction, hosts, compressed, rows)
+    return inside_out(job, transport, everyone, hosts, memory)
+
+
+def inside_out(
+    job: Job, transport: Transport, everyone: Collective, hosts: Hosts, memory: Memory
+) -> ExchangeSetup:
+    """Sets up the exchange among several ranks of a host, and between hosts."""
+    s = job.settings
+    beside = hosts.ranks_beside(transport.rank)
+    up, down = (Subgroup(transport.dup(s.timeout), beside, one_host=True) for _ in range(2))
+    inside = IntraHostGroup(up, down, s.timeout)
+    # One rank must see the whole gradient where its norm has a say.
+    rails = 1 if memory.needs_norm else hosts.rails
+    place = HostPlace(inside, rails_of(job.buckets, rails), hosts.count / transport.size)
+    if inside.rank >= rails:
+        return ExchangeSetup(Hierarchical(everyone, place, None), memory, None, hosts, frozenset())
+    rail = Subgroup(transport, hosts.rail(inside.rank), one_host=False)
+    collective = Direct(rail, s.timeout)
+    reduction, between = make_pipeline(job, collective, memory, rail.rank, MeanSender(inside))
+    communicator = Hierarchical(everyone, place, between)
+    compressed = names_in(job, place.rails, inside.rank)
+    return ExchangeSetup(communicator, memory, reduction, hosts, compressed)
+
+
+def make_pipeline(
+    job: Job,
+    collective: Collective,
+    memory: Memory,
+    number: int,
+    averaged: Averaged | None = None,
+    rows: dict[str, RowGradient] | None = None,
+) -> tuple[Reduction[Any, Any], Pipeline]:
+    """Builds the pipeline that compresses and exchanges over all ranks of a collective."""
+    s = job.settings
+    there = {} if rows is None else rows
+    compressor = Compressor(memory, s.compression, number + 1, s.seed, rows=there)
+    reduction = REDUCTIONS[s.comm_type](collective, compressor)
+    threads = torch.get_num_threads()
+    return reduction, Pipeline(collective, compressor, reduction, threads, averaged)
+
+
+def names_in(job: Job, rails: Sequence[int], rail: int) -> frozenset[str]:
+    """Returns the parameters of the buckets in a rail."""
+    buckets = (bucket for bucket in job.buckets if rails[bucket.number] == rail)
+    return frozenset(slot.name for bucket in buckets for slot in bucket.slots)

@@ -1,0 +1,205 @@
+"""The master: owns weights and optimiser, takes the steps, writes the checkpoints."""
+
+from collections.abc import Callable
+from typing import Final, final
+
+import torch
+
+from atomo.errors import TooFewWorkers
+from atomo.exchange import Exchanged
+from atomo.training.checkpoints.checkpoint_cadence import Cadence
+from atomo.training.checkpoints.resume import counts_in, hosts_in, spread
+from atomo.training.checkpoints.schema import (
+    COUNTS,
+    EXCHANGE,
+    load_model,
+    without_exchange,
+)
+from atomo.training.job.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
+from atomo.training.job.job import Job
+from atomo.training.job.run_control import NO_CONTROL, RunControl
+from atomo.training.loop.master_stepper import MasterStepper
+from atomo.training.loop.master_weights import on_host
+from atomo.training.optim.noise_damping import without_damping
+from atomo.training.records.progress import Progress, Step
+from atomo.training.records.run_recorder import Parts, RunRecorder
+from atomo.transports import Transport
+
+__all__ = ["Master"]
+
+CPU: Final = torch.device("cpu")
+
+
+@final
+class Master:
+    """Rank 0 of a run.
+
+    Batch-norm statistics: each worker keeps its own, over its own images; a checkpoint's model has
+    their mean, and the workers' own come back to them on a resume.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        transport: Transport,
+        tell: Callable[[Event], None],
+        interrupted: Callable[[], bool],
+        control: RunControl = NO_CONTROL,
+        device: torch.device = CPU,
+    ) -> None:
+        """A master.
+
+        Args:
+            job: what is trained; its model stays on the CPU.
+            transport: connects it with the workers.
+            tell: gets its events.
+            interrupted: whether to have a checkpoint written, and to end.
+            control: says whether steps drift.
+            device: where gradients are added up and steps are taken.
+        """
+        self.step = 0  # for who reports an error
+        self._job, self._transport, self._tell = job, transport, tell
+        self._interrupted, self._control = interrupted, control
+        self._recorder, self._progress = RunRecorder(job, tell, control.owner), Progress(job)
+        self._stepper = MasterStepper(job, transport, device)
+        self._server, self._weights = self._stepper.server, self._stepper.weights
+        self._saved = -1
+        self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
+
+    def run(self) -> str:
+        """Trains to the end, until interrupted, or until steps have drifted; says which."""
+        with self._recorder.owning():
+            return self._run()
+
+    def _run(self) -> str:
+        self.step = self._resume()
+        with self._recorder.logging(self.step) as done:
+            self._warn()
+            if not self.step:
+                self._server.check_initial_weights(self._weights.flat)
+            try:
+                reason = self._train(done)
+            except TooFewWorkers as error:
+                raise TooFewWorkers(f"{error}; {self._rescued()}") from error
+            if self._saved != self.step:
+                self._recorder.save_last(self.step, self._parts())
+                self._tell_notes()
+        self._server.stop()
+        self._tell_notes()
+        balances = self._server.gradient_counts(), self._server.image_counts()
+        self._recorder.end(self.step, reason, *balances)
+        return reason
+
+    def _train(self, done: Callable[[StepDone], None]) -> str:
+        """Takes steps until there are none left, or until asked for an end; says which."""
+        self._cadence.begin()
+        while self.step < self._job.last_step:
+            step = self._take_step(self.step + 1)
+            done(step)
+            self._tell_notes()
+            if self._interrupted():
+                return INTERRUPTED
+            # All ranks measure together: some of them alone cannot. The next leg goes on from a
+            # checkpoint.
+            if self._are_all_there() and self._control.drifts(step) and self._save():
+                return DRIFTED
+            if self._cadence.due(self.step) or self._is_old() or self._recorder.tries_again:
+                self._save()
+        return DONE
+
+    def _is_old(self) -> bool:
+        """Returns True if the last checkpoint is too old. Another checkpoint needs every worker
+        idle; steps wait for a worker that may hang, and go on without it.
+        """
+        patience_s = self._job.settings.timeout if self._server.is_waited_for else 0.0
+        return self._cadence.is_older(patience_s)
+
+    def _are_all_there(self) -> bool:
+        return len(self._server.workers) == self._job.workers
+
+    def _tell_notes(self) -> None:
+        """Tells the server's notes about workers."""
+        for note in self._server.take_notes():
+            self._tell(Caution(note))
+
+    def _warn(self) -> None:
+        """Cautions if the death of a worker ends the run."""
+        least, workers = self._job.settings.least_workers, self._job.workers
+        spares = self._job.settings.spares
+        if (least < workers or spares) and not self._transport.fault_tolerant:
+            asked = f"--spares {spares}" if spares else f"--min-workers {least} of {workers}"
+            self._tell(
+                Caution(
+                    f"{asked}: the death of any process ends this run, "
+                    "as nothing here tells the others of it; `atomo train` and `mpirun --with-ft "
+                    "ulfm` of Open MPI 5 do"
+                )
+            )
+
+    def _rescued(self) -> str:
+        """Keeps what there is, and ends the run of whoever is left; in words."""
+        left = bool(self._server.workers)
+        if left and self.step:
+            self._save()
+        self._server.stop()
+        self._tell_notes()
+        if self._saved == self.step:
+            return (
+                f"the checkpoint of step {self._saved} has all steps that were taken, and the same "
+                "command continues from it"
+            )
+        if not self.step:
+            return "no step was taken yet"
+        why = "it cannot be written" if left else "none is left to save what workers keep"
+        return f"{why}, and the last checkpoint stays what it is"
+
+    def _resume(self) -> int:
+        snapshot = self._recorder.snapshot()
+        if snapshot is None:
+            return 0
+        load_model(self._job.model, snapshot.model)
+        self._weights.from_model()
+        self._stepper.damping.load_state_dict(snapshot.optimizer)
+        self._stepper.optimizer.load_state_dict(
+            without_exchange(without_damping(snapshot.optimizer))
+        )
+        if snapshot.workers:
+            self._server.restore(
+                spread(snapshot.workers, range(self._job.workers), hosts_in(snapshot))
+            )
+        if self._job.resume == "auto":
+            self._saved = snapshot.step
+            self._server.restore_counts(counts_in(snapshot))
+        return snapshot.step
+
+    def _take_step(self, step: int) -> StepDone:
+        transport, server = self._transport, self._server
+        before = transport.received_bytes, transport.sent_bytes
+        result = self._stepper.take_step(step)
+        self.step, reports = step, result.reports
+        exchanged = Exchanged(reports, result.decode_s, exchange_s=0.0, hidden_s=0.0)
+        times = result.update_s, result.step_s
+        up, down = transport.received_bytes - before[0], transport.sent_bytes - before[1]
+        dense = 4 * self._job.entries * len(reports)
+        balances = server.gradient_counts(), server.image_counts()
+        lags = server.slowest()
+        done = Step(step, exchanged, result.factor, *times, up, down, dense, *balances, *lags)
+        return self._progress.done(done)
+
+    def _save(self) -> bool:
+        """Writes a checkpoint, if it can and there is none of this step; whether there is one."""
+        if self._saved != self.step and self._recorder.save(self.step, self._parts):
+            self._saved = self.step
+        self._cadence.begin()  # also where it failed: when to try again the recorder knows
+        self._tell_notes()
+        return self._saved == self.step
+
+    def _parts(self) -> Parts:
+        states = self._server.save()
+        optimizer = (
+            on_host(self._stepper.optimizer.state_dict()) | self._stepper.damping.state_dict()
+        )
+        if any(map(any, counts := self._server.counts)):
+            optimizer[EXCHANGE + COUNTS] = torch.tensor(counts)
+        self._weights.to_model()
+        return Parts(self._job.model.state_dict(), optimizer, states)

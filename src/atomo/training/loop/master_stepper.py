@@ -1,0 +1,115 @@
+"""Steps of a master: its weights, its optimizer and the server that averages gradients.
+
+A run's master adds a folder, checkpoints and lines (`master.py`); trials of plans take steps alone
+(`plan_trials.py`).
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from atomo.exchange import (
+    DifferenceCoder,
+    Report,
+    Server,
+    StepLimits,
+    SyncInputs,
+    make_weight_sync,
+)
+from atomo.options.weight_sync import weights_dtype
+from atomo.training.checkpoints.schema import kept_buffers
+from atomo.training.job.job import Job
+from atomo.training.loop.master_weights import MasterWeights
+from atomo.training.loop.worker_state import buffers_in
+from atomo.training.optim.noise_damping import Damping
+from atomo.training.optim.optimizer import FlatOptimizer
+from atomo.training.optim.weight_average import without_average
+from atomo.transports import Transport
+
+__all__ = ["MasterStepper", "StepResult"]
+
+
+@final
+@dataclass(frozen=True)
+class StepResult:
+    """Reports and times of a step."""
+
+    reports: Mapping[int, Report]
+    factor: float  # on the learning rate, by the noise of the codec
+    step_s: float
+    decode_s: float
+    update_s: float
+
+
+@final
+class MasterStepper:
+    """Rank 0's weights, optimizer and server, and the steps that it takes with them."""
+
+    def __init__(
+        self, job: Job, transport: Transport, device: torch.device, *, trial: bool = False
+    ) -> None:
+        """Starts at the model's weights. All workers start at the same time.
+
+        Args:
+            job: the training run; its model stays on the CPU.
+            transport: connects rank 0 with the workers.
+            device: where gradients are added up and steps are taken.
+            trial: True for a few steps that need every worker: the death of one ends them.
+        """
+        s = job.settings
+        self._job, self._transport = job, transport
+        self.weights = MasterWeights(job.model, job.buckets, device)
+        self.optimizer = FlatOptimizer(self.weights.flat, job.buckets, s, job.rate)
+        self.damping = Damping()
+        self.server = Server(
+            transport,
+            job.buckets,
+            s.num_aggregate,
+            s.timeout,
+            make_weight_sync(s.down, self._source()),
+            late_counts=job.late_counts,
+            min_workers=job.workers if trial else s.least_workers,
+            spares=0 if trial else s.spares,
+            images=job.images_of_step,
+            spare_state=buffers_in if kept_buffers(job.model) and not trial else None,
+            max_strikes=s.max_strikes,
+            limits=StepLimits(s.step_timeout, s.grace),
+        )
+
+    def _source(self) -> SyncInputs:
+        """Returns the state that weights and differences for the workers are made of."""
+        return SyncInputs(
+            self._transport.local_size == self._transport.size,
+            lambda: without_average(self.optimizer.state_dict()),
+            self._job.down_buckets,
+            DifferenceCoder(self._job.settings.compression, self._job.settings.seed),
+            weights_dtype(self._job.settings.down),
+        )
+
+    def take_step(self, step: int) -> StepResult:
+        """Takes a step.
+
+        The order of the server's calls is the protocol: buckets, weights, gradients, and then the
+        factor of the step, for workers that repeat it.
+        """
+        server, started, before_s = self.server, time.perf_counter(), self.server.decode_s
+        server.expect(self._job.buckets_at(step))
+        server.broadcast(step, self.weights.flat)
+        reports = server.collect(self.optimizer.gradient)
+        collected = time.perf_counter()
+        factor = self._factor(step, reports)
+        self.optimizer.step(step, factor)
+        server.commit(factor)
+        ended = time.perf_counter()
+        decode_s = server.decode_s - before_s
+        return StepResult(reports, factor, ended - started, decode_s, ended - collected)
+
+    def _factor(self, step: int, reports: Mapping[int, Report]) -> float:
+        """Returns the factor on the learning rate, by the noise of the codec."""
+        if not self._job.damps_at(step):
+            return 1.0
+        square = sum(report.square for report in reports.values()) / len(reports)
+        return self.damping.factor(square, float(self.optimizer.gradient.norm()) ** 2)

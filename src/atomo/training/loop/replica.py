@@ -1,0 +1,201 @@
+"""Steps of one rank without a master: its own weights and optimizer.
+
+All ranks start, average and step alike, so their weights stay the same bits.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+import xxhash
+from torch import Tensor
+
+from atomo.exchange import Exchanged, Report, check_images
+from atomo.exchange.elastic import ElasticGroup
+from atomo.training.checkpoints.checkpoint import Snapshot
+from atomo.training.checkpoints.resume import hosts_in, spread
+from atomo.training.checkpoints.schema import EXCHANGE, load_model, without_exchange
+from atomo.training.job.events import DONE, DRIFTED, INTERRUPTED
+from atomo.training.job.job import Job
+from atomo.training.loop.exchange_setup import make_exchange
+from atomo.training.loop.worker_state import restore, worker_state
+from atomo.training.optim.noise_damping import Damping, without_damping
+from atomo.training.optim.one_thread import on_one_thread
+from atomo.training.optim.optimizer import FlatOptimizer
+from atomo.training.optim.weight_average import without_average
+from atomo.training.step.forward_backward import ForwardBackward
+from atomo.transports import Transport
+
+__all__ = ["ReplicaStep", "TrainingReplica", "beginnings"]
+
+REASONS: Final = (DONE, DRIFTED, INTERRUPTED)  # in reports as their numbers; the last goes first
+MODEL, OPTIMIZER, WORKER = "model/", "optimizer/", "worker/"  # what names in a state begin with
+
+
+@final
+@dataclass(frozen=True)
+class ReplicaStep:
+    """Reports and times of a step, and the wishes of all ranks after it."""
+
+    exchanged: Exchanged
+    report: Report  # its own
+    metrics: Mapping[str, float]  # of its batch, where lines show them
+    factor: float  # on the learning rate, by the noise of the codec
+    update_s: float
+    step_s: float
+
+    @property
+    def ending(self) -> str:
+        """The reason why any rank asks for the end of steps."""
+        asked = max(report.ending for report in self.exchanged.reports.values())
+        return REASONS[int(asked)] if asked in range(len(REASONS)) else INTERRUPTED
+
+    @property
+    def saving(self) -> bool:
+        """True if any rank asks for a checkpoint."""
+        return any(report.saving for report in self.exchanged.reports.values())
+
+
+@final
+class TrainingReplica:
+    """The training of one rank. Ranks 0..n-1 are the workers 1..n: seeds and images are theirs."""
+
+    def __init__(
+        self,
+        job: Job,
+        transport: Transport,
+        device: torch.device,
+        group: ElasticGroup | None = None,
+    ) -> None:
+        self.step = 0  # done
+        self.job = job
+        self.exchange, self._group = make_exchange(job, transport, group), group
+        self._communicator, self._rank = self.exchange.communicator, transport.rank
+        push, rows = self._communicator.push, self.exchange.rows
+        self._passes = ForwardBackward(job, self._rank + 1, device, push, rows=rows)
+        leads = self._rank == 0  # and writes the checkpoints
+        self._optimizer = FlatOptimizer(
+            self._passes.weights, job.buckets, job.settings, job.rate, leads
+        )
+        self._damping = Damping()
+
+    def take_step(self, *, ending: str = DONE, saving: bool = False) -> ReplicaStep:
+        """Takes the next step, with all others.
+
+        Args:
+            ending: why this rank asks for an end after it; done: it does not.
+            saving: whether it asks for a checkpoint.
+        """
+        step, started = self.step + 1, time.perf_counter()
+        self.exchange.memory.set_learning_rate(self.job.rate.at(step))
+        self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
+        if self._group:
+            self._passes.share([1 + rank for rank in self._group.sample_split.members_at(step)])
+        done = self._passes.run(step)
+        times = time.perf_counter() - started, 0.0, 0.0, 0.0
+        told = done.loss, done.correct, done.samples, *times, done.square
+        report = Report(*told, ending=float(REASONS.index(ending)), saving=float(saving))
+        with self._passes.explained():
+            exchanged = self._communicator.average(report)
+            check_images(exchanged.reports, self.job.images_of_step)
+        averaged = time.perf_counter()
+        factor = self._factor(step, exchanged)
+        self._optimizer.step(step, factor)
+        self.step = step
+        ended = time.perf_counter()
+        return ReplicaStep(
+            exchanged, report, done.metrics, factor, ended - averaged, ended - started
+        )
+
+    def close(self) -> None:
+        """Frees memory after the last step."""
+        self._passes.close()
+
+    def _factor(self, step: int, exchanged: Exchanged) -> float:
+        """Returns the factor on the learning rate, by the noise of the codec."""
+        if not self.job.damps_at(step):
+            return 1.0
+        squares = [report.square for report in exchanged.reports.values()]
+        with on_one_thread():
+            norm = float(self._optimizer.gradient.norm())
+        return self._damping.factor(sum(squares) / len(squares), norm**2)
+
+    def digest(self) -> Tensor:
+        """Returns a hash of the weights, 16 bytes."""
+        data = self._passes.weights.detach().cpu().numpy().data
+        return torch.frombuffer(bytearray(xxhash.xxh3_128_digest(data)), dtype=torch.uint8)
+
+    def own_state(self) -> dict[str, Tensor]:
+        """Returns the state that differs between ranks: memory, batch-norm statistics and, beside
+        rank 0 on its host, the start of its exchange.
+        """
+        own = worker_state(self.exchange.memory, self._passes.model)
+        beside = 0 != self._rank in self.exchange.hosts.ranks_beside(0)
+        return own | (self.exchange.state_dict() if beside else {})
+
+    def model_state(self) -> dict[str, Tensor]:
+        """Returns the parameters, and this rank's buffers."""
+        return dict(self._passes.model.state_dict())
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """Returns the state of the optimizer, of noise damping and of the next exchange."""
+        exchange = self.exchange.state_dict()
+        return self._optimizer.state_dict() | self._damping.state_dict() | exchange
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """Returns the start of a rank that joins now: the common state, and this rank's batch-norm
+        statistics. Its memory starts empty.
+        """
+        return joined(self.model_state(), without_average(self.optimizer_state()), {})
+
+    def restore(self, step: int, state: Mapping[str, Tensor]) -> None:
+        """Goes on after `step` with a state that `joined` made.
+
+        Raises:
+            CheckpointError: it is of another model, optimiser or memory.
+        """
+        self.step = step
+        if not state:
+            return
+        load_model(self._passes.model, under(MODEL, state))
+        optimizer = under(OPTIMIZER, state)
+        self._damping.load_state_dict(optimizer)
+        self.exchange.load_state_dict(under(EXCHANGE, optimizer))
+        self._optimizer.load_state_dict(without_exchange(without_damping(optimizer)))
+        own = self.exchange.without_others(under(WORKER, state))
+        restore(own, self.exchange.memory, self._passes.model)
+
+
+def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str, Tensor]]:
+    """Returns the state that each rank starts with: of a checkpoint, or empty.
+
+    Args:
+        snapshot: the checkpoint; None: there is none.
+        hosts: of each rank, by its first.
+    """
+    if snapshot is None:
+        return [{} for _ in hosts]
+    workers: Sequence[Mapping[str, Tensor]] = snapshot.workers or [{}]
+    own = spread(workers, hosts, hosts_in(snapshot))
+    shared = without_average(snapshot.optimizer)
+    first = joined(snapshot.model, snapshot.optimizer, own[0])
+    return [first, *(joined(snapshot.model, shared, state) for state in own[1:])]
+
+
+def joined(
+    model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], worker: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Joins the parts of a rank's state under flat names."""
+    parts = (MODEL, model), (OPTIMIZER, optimizer), (WORKER, worker)
+    return {prefix + name: tensor for prefix, part in parts for name, tensor in part.items()}
+
+
+def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the part of a state under a prefix, without the prefix."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in state.items()
+        if name.startswith(prefix)
+    }

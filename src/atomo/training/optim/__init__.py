@@ -1,0 +1,1 @@
+"""Update rules, learning rates, damping, averages of weights."""

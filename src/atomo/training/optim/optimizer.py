@@ -1,0 +1,187 @@
+"""The master's optimiser: PyTorch's own update rules, on all weights as one flat tensor.
+
+It steps every weight alike, so one tensor gives the same numbers as one a parameter, in a few large
+operations. Checkpoints hold its state by parameter name all the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.config.settings import Settings
+from atomo.errors import CheckpointError
+from atomo.fusion import Bucket, named_slices
+from atomo.memory import kind_of
+from atomo.training.checkpoints.schema import check_tensor
+from atomo.training.optim.learning_rate import LearningRate
+from atomo.training.optim.one_thread import on_one_thread
+from atomo.training.optim.update_rules import COUNT, Adam, Sgd, UpdateRule
+from atomo.training.optim.weight_average import AVERAGE, WeightAverage
+from atomo.training.optim.weight_decay import DecayMomentum, PlainDecay, decayed_spans
+
+__all__ = ["FlatOptimizer"]
+
+KINDS: Final = {"sgd": {"momentum_buffer"}, "adam": {COUNT, "exp_avg", "exp_avg_sq"}}
+EPSILON: Final = 1e-6  # of `clip_grad_norm_`
+DECAY: Final = "decay_momentum"  # in a state
+
+
+@final
+class FlatOptimizer:
+    """Updates `weights` in place from `gradient`, both flat and in the order of the buckets."""
+
+    def __init__(
+        self,
+        weights: Float[Tensor, " n"],
+        buckets: Sequence[Bucket],
+        settings: Settings,
+        rate: LearningRate,
+        averages: bool = True,
+    ) -> None:
+        """An optimiser before its first step.
+
+        Args:
+            weights: that it steps.
+            buckets: where each parameter lies.
+            settings: of the run.
+            rate: the learning rate of each step.
+            averages: whether to keep `--ema-decay`'s average; who writes checkpoints does.
+        """
+        self.weights = weights
+        self.gradient = torch.zeros_like(weights)
+        self._buckets = buckets
+        self._settings, self._rate = settings, rate
+        self._rule = build(settings)
+        self._decay = decay_momentum(weights, settings, buckets)
+        self._apart = decay_of_some(weights, settings, buckets)
+        decay = settings.ema_decay if averages else 0.0
+        self._average = WeightAverage(weights, decay) if decay else None
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of `step`, which counts from 1."""
+        return self._rate.at(step)
+
+    def step(self, step: int, factor: float = 1.0) -> None:
+        """Takes step number `step`, `factor` times as long, with what lies in `gradient`."""
+        if self._settings.clip_grad:
+            clip(self.gradient, self._settings.clip_grad)
+        if self._apart is not None:
+            self._apart.add_to(self.gradient)
+        if self._decay is not None:
+            self._decay.add_to(self.gradient)
+        self._rule.step(self.weights, self.gradient, factor * self.learning_rate(step))
+        if self._average is not None:
+            self._average.update()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Its state: `KIND/PARAMETER` for what each weight has one of, `KIND` for the rest."""
+        state: dict[str, Tensor] = {}
+        for kind, value in self._rule.state.items():
+            if value.shape == self.weights.shape:
+                state |= {f"{kind}/{name}": t for name, t in named_slices(value, self._buckets)}
+            else:
+                state[kind] = value
+        if self._decay is not None:
+            buffer = named_slices(self._decay.buffer, self._buckets)
+            state |= {f"{DECAY}/{name}": part for name, part in buffer}
+        if self._average is not None and self._average.value is not None:
+            average = named_slices(self._average.value, self._buckets)
+            state |= {f"{AVERAGE}/{name}": part for name, part in average}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Replaces its state by what `state_dict` returned."""
+        kinds = {name.split("/", 1)[0] for name in state}
+        self._check(kinds - {DECAY, AVERAGE})
+        for kind in kinds:
+            if kind == COUNT and kind in state:  # Adam's count of steps is of all weights at once
+                check_tensor(kind, state[kind], torch.zeros(()))
+                self._rule.state[kind] = state[kind].clone()
+                continue
+            whole = self._whole(kind, state)
+            self._load(kind, whole)
+
+    def _load(self, kind: str, whole: Float[Tensor, " n"]) -> None:
+        """Puts one kind of state in its place; what these settings have no use for is dropped."""
+        if kind == DECAY:
+            if self._decay is not None:
+                self._decay.buffer.copy_(whole)
+        elif kind == AVERAGE:
+            if self._average is not None:
+                self._average.value = whole
+        else:
+            self._rule.state[kind] = whole
+
+    def _whole(self, kind: str, state: Mapping[str, Tensor]) -> Float[Tensor, " n"]:
+        """Joins a state's tensors of every parameter."""
+        whole = torch.empty_like(self.weights)
+        for name, view in named_slices(whole, self._buckets):
+            key = f"{kind}/{name}"
+            if key not in state:
+                raise CheckpointError(f"the checkpoint has no {kind} for parameter {name}")
+            check_tensor(key, state[key], view)
+            view.copy_(state[key])
+        return whole
+
+    def _check(self, kinds: set[str]) -> None:
+        """Raises CheckpointError where a state has other kinds than this optimiser."""
+        s = self._settings
+        known = set() if kind_of(s.memory).makes_update else KINDS[s.optimizer]
+        if kinds and kinds != known:
+            raise CheckpointError(
+                f"the checkpoint has {', '.join(sorted(kinds))} of the optimizer; "
+                f"{self._settings.optimizer} has {', '.join(sorted(known))}"
+            )
+
+
+def build(settings: Settings) -> UpdateRule:
+    """The update rule of that name."""
+    s = settings
+    decay = s.weight_decay if s.decay_norms and not has_decay_momentum(s) else 0.0
+    if kind_of(s.memory).makes_update:  # u + wd p: AdamW's decay
+        return Sgd(momentum=0.0, nesterov=False, weight_decay=decay)
+    if s.optimizer == "adam":
+        return Adam(weight_decay=decay)
+    apart = kind_of(s.memory).has_momentum  # the workers have applied it, and once is enough
+    return Sgd(
+        momentum=0.0 if apart else s.momentum,
+        nesterov=s.nesterov and not apart,
+        weight_decay=decay,
+    )
+
+
+def clip(gradient: Float[Tensor, " n"], most: float) -> None:
+    """Shortens a gradient to a norm of `most`, as `clip_grad_norm_` does, on all ranks alike."""
+    with on_one_thread():
+        norm = float(gradient.norm())
+    if norm > most - EPSILON:
+        gradient.mul_(most / (norm + EPSILON))
+
+
+def decay_of_some(
+    weights: Float[Tensor, " n"], settings: Settings, buckets: Sequence[Bucket]
+) -> PlainDecay | None:
+    """The weight decay, where not all parameters have it."""
+    s = settings
+    if s.decay_norms or not s.weight_decay or has_decay_momentum(s):
+        return None
+    return PlainDecay(weights, s.weight_decay, decayed_spans(buckets, s.decay_norms))
+
+
+def decay_momentum(
+    weights: Float[Tensor, " n"], settings: Settings, buckets: Sequence[Bucket]
+) -> DecayMomentum | None:
+    """The momentum of the weight decay, where that is apart from the gradient's."""
+    s = settings
+    if not (s.weight_decay and has_decay_momentum(s)):
+        return None
+    spans = decayed_spans(buckets, s.decay_norms)
+    return DecayMomentum(weights, s.weight_decay, s.momentum, s.nesterov, spans)
+
+
+def has_decay_momentum(settings: Settings) -> bool:
+    """Returns True if workers apply momentum to gradients without weight decay."""
+    return settings.optimizer == "sgd" and kind_of(settings.memory).decay_has_momentum

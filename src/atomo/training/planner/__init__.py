@@ -1,0 +1,1 @@
+"""The planner that `auto` and `fusion` share, and plans made anew."""

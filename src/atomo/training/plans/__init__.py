@@ -1,0 +1,1 @@
+"""Plans of codecs and messages: proposals, trials, measurements."""

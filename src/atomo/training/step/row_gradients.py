@@ -1,0 +1,33 @@
+"""Choice of gradients of embeddings by rows: the codec gets only the rows that a batch touched."""
+
+from typing import Final
+
+from atomo.codecs.rows import RowGradient
+from atomo.config.comm_types import PARAMETER_SERVER
+from atomo.memory import make_memory
+from atomo.training.job.job import Job
+
+__all__ = ["row_gradients"]
+
+BY_FRAMES: Final = frozenset({PARAMETER_SERVER, "Allgather"})  # a frame of each rank is decoded
+
+
+def row_gradients(job: Job) -> dict[str, RowGradient] | None:
+    """Returns a place for these gradients, by parameter; None if the whole gradient is needed.
+
+    That is who needs its norm, or a scale that all workers agree on, before anything is encoded;
+    who adds gradients up before they are decoded; and who writes them down.
+    """
+    s = job.settings
+    memory = make_memory(s.memory, s.momentum_of_sgd, s.nesterov, s.workers)
+    buckets = [bucket for stage in job.stages for bucket in stage.buckets]
+    whole = (
+        memory.needs_norm
+        or any(
+            bucket.agreeing or (bucket.amplifies_noise and s.noise_damping) for bucket in buckets
+        )
+        or s.precision == "fp16"
+        or s.dump_every
+    )
+    reads = memory.encodes_rows and s.comm_type in BY_FRAMES
+    return {} if reads and not whole else None

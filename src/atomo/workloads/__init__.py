@@ -1,0 +1,129 @@
+"""The tasks by name. To add a task: write its file, then list it in TASKS."""
+
+from collections.abc import Mapping
+from dataclasses import Field, fields, replace
+from typing import Any, Final, get_type_hints
+
+from atomo.codecs.spec import read_call
+from atomo.config.settings import Settings
+from atomo.core.names import find_spelling, nearest, resolve
+from atomo.core.tables import Table
+from atomo.errors import ConfigError
+from atomo.workloads.base import LOSS, Batch, Metric, Objective, Samples, Scorer, Task, Workload
+
+__all__ = [
+    "LOSS",
+    "TASKS",
+    "Batch",
+    "Metric",
+    "Objective",
+    "Samples",
+    "Scorer",
+    "Task",
+    "Workload",
+    "choose_workload",
+    "dataset_named",
+    "make_task",
+    "restore_task",
+    "spec_of",
+    "task_of",
+]
+
+TASKS: Final[Table[type[Task]]] = Table(
+    __name__,
+    {
+        "images": "images:Images",
+        "text": "text.task:Text",
+        "encoder": "encoder.task:SentenceEncoder",
+        "language": "language.task:Language",
+        "labels": "labels.task:Labels",
+        "audio": "audio.task:Audio",
+        "transcription": "audio.transcription:Transcription",
+        "detection": "detection.task:Detection",
+    },
+)
+
+
+def make_task(spec: str) -> Task:
+    """Returns the task that a specification names, with its settings: `images`,
+    `labels(hidden=4096)`.
+
+    Raises:
+        ConfigError: it cannot be read, names no task, or gives settings that this does not take.
+    """
+    name, given = read_call(spec)
+    kind = TASKS[resolve("task", name, TASKS)]
+    hints = get_type_hints(kind)
+    known = {field.name: hints[field.name] for field in settings_of(kind)}
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(f"{kind.id}: unknown setting {key!r}; {nearest(key, known)}")
+        given[key] = float(value) if known[key] is float and type(value) is int else value
+        if type(given[key]) is not known[key]:
+            wanted = known[key].__name__
+            raise ConfigError(f"{kind.id}: {key} must be of type {wanted}, got {value!r}")
+    return kind(**given)
+
+
+def spec_of(task: Task) -> str:
+    """Returns the specification of a task, without the settings that are its defaults.
+
+    >>> spec_of(make_task("Images()"))
+    'images'
+    """
+    said = ((field.name, getattr(task, field.name), field.default) for field in settings_of(task))
+    given = ", ".join(f"{name}={value!r}" for name, value, default in said if value != default)
+    return f"{task.id}({given})" if given else task.id
+
+
+def settings_of(task: Task | type[Task]) -> list[Field[Any]]:
+    """Returns the fields that people set."""
+    return [one for one in fields(task) if not one.metadata.get("kept")]
+
+
+def restore_task(task: Task, config: Mapping[str, object]) -> Task:
+    """Returns the same task with what a checkpoint of this configuration keeps beside the settings.
+
+    Raises:
+        ConfigError: the task cannot take it.
+    """
+    names = {one.name for one in fields(task)} - {one.name for one in settings_of(task)}
+    return replace(task, **{name: str(config[name]) for name in names & set(config)})
+
+
+def task_of(dataset: str) -> Task:
+    """Returns the first task, with its defaults, that has a data set of this name; else the first
+    of all.
+
+    >>> task_of("cifar-10").id
+    'images'
+    """
+    kinds = TASKS.values() if dataset else ()  # none of them is imported but for a reason
+    found = (kind for kind in kinds if find_spelling(dataset, kind.datasets()))
+    return next(found, next(iter(TASKS.values())))()
+
+
+def dataset_named(task: Task, name: str) -> str:
+    """Returns the spelling of a data set's name that the settings keep.
+
+    Raises:
+        ConfigError: the task has no such data set; the message says which task has, or offers the
+            nearest.
+    """
+    if not find_spelling(name, task.datasets()):
+        other = task_of(name)
+        if find_spelling(name, other.datasets()):
+            raise ConfigError(f"data set {name!r} is one of --task {other.id}, not of {task.id}")
+    return task.dataset_named(name)
+
+
+def choose_workload(**given: Any) -> Settings:
+    """Returns the settings of a run, with the task of the data set that is given, and with the
+    network and the data set that its task has where none is.
+
+    Raises:
+        ConfigError: a name is unknown, or a setting is out of range.
+    """
+    task = make_task(given["task"]) if "task" in given else task_of(given.get("dataset", ""))
+    own = {"task": spec_of(task), "network": task.network, "dataset": task.dataset}
+    return Settings.from_recipe(**(own | given))

@@ -1,0 +1,82 @@
+"""Texts without alignment: the loss over all alignments, and the likeliest one, read greedily.
+
+Graves et al., "Connectionist Temporal Classification", ICML 2006. Frames after the end of a sample
+say blank with probability 1, which is to the loss and to the text as if they were not there: so
+scores need no lengths beside them.
+"""
+
+from typing import Final, final
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.nn.functional import ctc_loss
+
+from atomo.workloads.audio.alphabet import BLANK
+from atomo.workloads.base import Objective
+
+__all__ = ["CTC", "decode_greedy", "frames_needed", "silence_after_end"]
+
+NEVER: Final = -1e30  # the logarithm of no probability; sums of it stay finite, and so do gradients
+
+
+def frames_needed(numbers: Int64[Tensor, " n"]) -> int:
+    """Returns the fewest frames that can say a text: a blank must part two characters that are
+    alike.
+    """
+    return len(numbers) + int((numbers[1:] == numbers[:-1]).sum())
+
+
+def silence_after_end(
+    scores: Float[Tensor, "b t k"], inside: Bool[Tensor, "b t"]
+) -> Float[Tensor, "b t k"]:
+    """Logarithms of probabilities, whose frames that are not `inside` say blank."""
+    silence = torch.full_like(scores[0, 0], NEVER)
+    silence[BLANK] = 0
+    return scores.where(inside[:, :, None], silence)
+
+
+def decode_greedy(scores: Float[Tensor, "b t k"]) -> Int64[Tensor, "b t"]:
+    """Returns the likeliest number of each frame, repeats and blanks left out, followed
+    by zeros.
+    """
+    best = scores.argmax(2)
+    said = best != BLANK
+    said[:, 1:] &= best[:, 1:] != best[:, :-1]
+    # What is not said goes to one place more, which is cut off.
+    places = torch.where(said, said.cumsum(1) - 1, best.shape[1])
+    texts = best.new_zeros(len(best), best.shape[1] + 1).scatter_(1, places, best)
+    return texts[:, :-1]
+
+
+@final
+class CTC(Objective):
+    """Nats a character: the negative logarithm of the probability of each text, over its length.
+
+    As `torch.nn.CTCLoss` has it by default. An infinite loss is never passed over for zero
+    (`zero_infinity`): a text that its frames cannot say is refused when it is read.
+    """
+
+    def loss(
+        self, outputs: Float[Tensor, "b t k"], targets: Int64[Tensor, "b n"]
+    ) -> Float[Tensor, ""]:
+        """In float32, whatever the network is computed in.
+
+        Args:
+            outputs: logarithms of probabilities, as `silence_after_end` returns them.
+            targets: texts, followed by zeros. Numbers that the outputs do not have are left out.
+        """
+        known = (targets != BLANK) & (targets < outputs.shape[2])
+        frames = torch.full((len(outputs),), outputs.shape[1])
+        scores = outputs.float().transpose(0, 1)
+        return ctc_loss(scores, targets[known], frames, known.sum(1).cpu(), BLANK)
+
+    def right(self, outputs: Float[Tensor, "b t k"], targets: Int64[Tensor, "b n"]) -> Tensor:
+        """Texts that greedy reading has without an error."""
+        texts = decode_greedy(outputs)
+        width = max(texts.shape[1], targets.shape[1])
+        one, other = (
+            torch.nn.functional.pad(numbers, (0, width - numbers.shape[1]))
+            for numbers in (texts, targets)
+        )
+        return (one == other).all(1).sum()

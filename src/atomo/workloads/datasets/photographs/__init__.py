@@ -1,0 +1,1 @@
+"""Data sets of photographs, and their preparation."""

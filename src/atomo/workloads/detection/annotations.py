@@ -1,0 +1,133 @@
+"""Annotations of images: a file of COCO's format, `instances_*.json`, checked as it is read.
+
+Lin et al., "Microsoft COCO: Common Objects in Context", ECCV 2014; the format is described on
+COCO's page on data.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final, final
+
+from atomo.errors import DataError
+from atomo.workloads.detection.entries import AnnotationEntry, read_lists
+from atomo.workloads.detection.outlines import Outline, read_outline
+
+__all__ = ["Annotations", "Instance", "Picture", "read_annotations"]
+
+BOX: Final = "[left, top, width, height], in pixels, width and height 0 or more"
+SIDE: Final = 65_500  # pixels: what a JPEG can have
+KINDS: Final = {"images": "image", "annotations": "annotation", "categories": "category"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One object, or a crowd of them."""
+
+    id: int
+    category: int
+    """The id of its category, as the file has it."""
+    box: tuple[float, ...]
+    """Left, top, width, height; pixels."""
+    area: float
+    """Square pixels, by which AP tells small objects from large ones."""
+    crowd: bool
+    """True if it stands for several, of which a detector need not find each."""
+    outline: Outline | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One image, and what is on it."""
+
+    id: int
+    file: str
+    """Its path in the folder of the split."""
+    height: int
+    width: int
+    instances: tuple[Instance, ...]
+
+
+@final
+@dataclass(frozen=True)
+class Annotations:
+    """One file."""
+
+    source: Path
+    categories: Mapping[int, str]
+    """Their names, by their ids in ascending order."""
+    pictures: tuple[Picture, ...]
+
+    @property
+    def unoutlined(self) -> Instance | None:
+        """The first object that is a box alone."""
+        found = (one for picture in self.pictures for one in picture.instances)
+        return next((one for one in found if one.outline is None), None)
+
+
+def read_annotations(path: Path) -> Annotations:
+    """Reads a file of instances.
+
+    Raises:
+        DataError: it is missing or not in the format; the message names the annotation, image or
+            category by its id, and says what it must be.
+    """
+    images, annotations, categories = read_lists(path, KINDS)
+    names = {one.whole("id", most=2**31 - 1): one.text("name") for one in distinct(categories)}
+    sized = {one.whole("id"): one for one in distinct(images)}
+    if not names or not sized:
+        empty = "categories" if sized else "images"
+        raise DataError(f"{path}: the list {empty!r} is empty; there must be one at least")
+    sides = {number: (side(one, "height"), side(one, "width")) for number, one in sized.items()}
+    found: defaultdict[int, list[Instance]] = defaultdict(list)
+    for one in distinct(annotations):
+        picture, category = one.whole("image_id"), one.whole("category_id")
+        for key, value, known in (("image_id", picture, sides), ("category_id", category, names)):
+            if value not in known:
+                raise one.wrong(f"{key} is {value}, of which the file says nothing else; remove it")
+        found[picture].append(read_instance(one, category, *sides[picture]))
+    pictures = (
+        Picture(number, file_of(one), *sides[number], tuple(found[number]))
+        for number, one in sized.items()
+    )
+    return Annotations(path, dict(sorted(names.items())), tuple(pictures))
+
+
+def distinct(entries: Sequence[AnnotationEntry]) -> Iterable[AnnotationEntry]:
+    """Returns the same; an id that is there twice is an error."""
+    seen: set[int] = set()
+    for one in entries:
+        if one.whole("id") in seen:
+            raise one.wrong("the id is there twice; give each its own")
+        seen.add(one.whole("id"))
+    return entries
+
+
+def side(image: AnnotationEntry, key: str) -> int:
+    return image.whole(key, 1, SIDE)
+
+
+def file_of(image: AnnotationEntry) -> str:
+    """Returns the path of an image, which must not leave its folder."""
+    name = image.text("file_name")
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise image.wrong(f"file_name is {name!r}; must be a path within the folder of the images")
+    return name
+
+
+def read_instance(entry: AnnotationEntry, category: int, height: int, width: int) -> Instance:
+    """Reads the annotation of one object in an image of this size."""
+    box = entry.numbers("bbox", 4, BOX)
+    if min(box[2:]) < 0:
+        raise entry.wrong(f"bbox is {list(box)}; must be {BOX}")
+    try:
+        outline = read_outline(entry.fields.get("segmentation"), height, width)
+    except ValueError as error:
+        raise entry.wrong(f"segmentation {error}") from error
+    area = entry.size("area") if "area" in entry.fields else box[2] * box[3]
+    crowd = entry.whole("iscrowd", 0, 1) if "iscrowd" in entry.fields else 0
+    return Instance(entry.whole("id"), category, box, area, bool(crowd), outline)

@@ -1,0 +1,136 @@
+"""An encoder and its tokeniser, from a folder, through the package `transformers`.
+
+    config.json, model.safetensors or pytorch_model.bin, and what the tokeniser has: vocab.txt and
+    bpe.codes as PhoBERT's (Nguyen and Nguyen, EMNLP Findings 2020), tokenizer.json, ...
+
+Nothing is fetched, no code from the folder runs, and of a .bin tensors alone are read.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import torch
+from torch.nn import Module
+
+from atomo.core.distribution import install_command
+from atomo.core.safe_read import MAX_JSON_BYTES, memory_bytes
+from atomo.errors import ConfigError, DataError
+
+__all__ = ["read_encoder", "read_tokeniser", "token_ids"]
+
+T = TypeVar("T")
+
+OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+WEIGHTS: Final = (".bin", ".safetensors")
+DRAWN: Final = "pooler."  # weights that an encoder may lack: they belong to what it was trained for
+
+
+def read_tokeniser(folder: Path) -> Any:
+    """Returns the tokeniser of `transformers` that lies in a folder.
+
+    Raises:
+        ConfigError: the package is not installed.
+        DataError: there is no such folder, or no tokeniser in it that can pad.
+    """
+    library = transformers(folder)
+    read = library.AutoTokenizer.from_pretrained
+    made = translate_errors(
+        "tokeniser", folder, lambda: read(folder, local_files_only=True, trust_remote_code=False)
+    )
+    if made.pad_token_id is None:
+        raise DataError(f"the tokeniser in {folder} has no token for padding; it must have one")
+    return made
+
+
+def token_ids(tokeniser: Any, folder: Path, sentences: Sequence[str], most: int) -> list[list[int]]:
+    """Returns the tokens of each sentence, at most `most`.
+
+    Raises:
+        DataError: the tokeniser, which came from this folder, cannot divide a sentence.
+    """
+    found: list[list[int]] = translate_errors(
+        "tokeniser",
+        folder,
+        lambda: tokeniser([*sentences], truncation=True, max_length=most)["input_ids"],
+    )
+    return found
+
+
+def read_encoder(folder: Path) -> Module:
+    """Returns the encoder in a folder, its weights in float32; a pooler that it lacks is drawn.
+
+    Raises:
+        ConfigError: the package is not installed.
+        DataError: there is no such folder, or no encoder in it that has all of its weights.
+    """
+    library = transformers(folder)
+    made, told = translate_errors("encoder", folder, lambda: load_encoder(library, folder))
+    lacking = sorted(name for name in told["missing_keys"] if not name.startswith(DRAWN))
+    if lacking or told["mismatched_keys"]:
+        names = [*lacking, *(str(one[0]) for one in told["mismatched_keys"])]
+        raise DataError(
+            f"the weights in {folder} are not those of its config.json: {names[0]!r}, one of "
+            f"{len(names)}, is missing or of another shape"
+        )
+    encoder: Module = made
+    return encoder
+
+
+def load_encoder(library: Any, folder: Path) -> Any:
+    """Returns the encoder, and what was found in the file."""
+    return library.AutoModel.from_pretrained(
+        folder,
+        local_files_only=True,
+        trust_remote_code=False,
+        weights_only=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # `read_encoder` names them; the package would not
+        dtype=torch.float32,
+    )
+
+
+def transformers(folder: Path) -> Any:
+    """Returns the package, which is told that there is no network, and to be quiet.
+
+    Raises:
+        ConfigError: it is not installed.
+        DataError: there is no such folder, or a file in it is too large to be read.
+    """
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is no folder; nothing is fetched from a hub: put config.json, "
+            "model.safetensors (or pytorch_model.bin) and the tokeniser's files there"
+        )
+    check_sizes(folder)
+    for name in OFFLINE:  # read when the package is imported
+        os.environ[name] = "1"
+    try:
+        library: Any = import_module("transformers")
+    except ImportError as error:
+        raise ConfigError(
+            f"encoders need the package transformers ({error}); "
+            f"`{install_command('text')}` brings it"
+        ) from error
+    library.logging.set_verbosity_error()
+    library.logging.disable_progress_bar()
+    return library
+
+
+def check_sizes(folder: Path) -> None:
+    """Raises DataError for a file that the package would read whole, and that has no such size."""
+    for path in folder.iterdir():
+        most = memory_bytes() if path.suffix in WEIGHTS else MAX_JSON_BYTES
+        if path.is_file() and (size := path.stat().st_size) > most:
+            raise DataError(f"{path} has {size} bytes; at most {most} are read")
+
+
+def translate_errors(what: str, folder: Path, read: Callable[[], T]) -> T:
+    """Translates errors of a read into ours."""
+    try:
+        return read()
+    except Exception as error:  # the package lets through those of all packages that it uses
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise DataError(f"cannot read the {what} in {folder}: {reason}") from error

@@ -1,0 +1,39 @@
+"""Windows of a text: each predicts some words from those before them, and from a context."""
+
+from typing import Final, final
+
+import torch
+from jaxtyping import Int32, Int64
+from torch import Tensor
+
+from atomo.workloads.base import Batch, Samples
+
+__all__ = ["NO_WORD", "Windows"]
+
+NO_WORD: Final = -100  # of a target behind the end of the text, as PyTorch's cross entropy has it
+
+
+@final
+class Windows(Samples):
+    """A text cut into windows of `length` words; every word is predicted in one of them.
+
+    The network reads `context` words more, those before the window, of which nothing is asked. So
+    it need not begin each window with nothing in mind, and yet a window depends on no other: they
+    come in any order, on any worker. Before the text there are ends of lines.
+    """
+
+    def __init__(self, text: Int32[Tensor, " n"], end: int, length: int, context: int) -> None:
+        self._length, self._read = length, context + length
+        behind = -len(text) % length
+        padded = torch.cat([text, text.new_full((behind,), NO_WORD)])
+        self._targets = padded.view(-1, length)
+        self._text = torch.cat([text.new_full((context + 1,), end), padded])
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
+        """Returns the inputs, (b, context + length), and the expected words, (b, length)."""
+        places = self._length * indices[:, None] + torch.arange(self._read)
+        # What is behind the end is read, if at all, for words that do not count.
+        return Batch((self._text[places].long().clamp_min(0),), self._targets[indices].long())

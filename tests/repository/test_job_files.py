@@ -1,0 +1,70 @@
+"""The job files of examples/ do what they say: for sbatch with a stand-in for SLURM and for the
+training; `tests/cluster/virtual/test_slurm.py` has real ones. SkyPilot's own parser is asked by
+hand, as docs/cluster.md says.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from support.jobs import Job
+
+from atomo.launch.cli_settings import parse_cli_settings
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# A training that ends with 130 once it is told to, and a command that says how it was asked.
+TRAINING = """\
+trap 'echo a checkpoint; exit 130' TERM
+echo "training with $*"
+[ "$1" = --slurm ] || exit 2
+while true; do sleep 0.02; done
+"""
+SCONTROL = '#!/bin/sh\necho "scontrol $*"\n'
+
+
+@pytest.fixture
+def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Returns the script as SLURM would run it."""
+    monkeypatch.chdir(tmp_path)
+    Path("run_pytorch.sh").write_text(TRAINING)
+    Path("scontrol").write_text(SCONTROL)
+    Path("scontrol").chmod(0o755)
+    script, path = str(EXAMPLES / "slurm.sbatch"), f"{tmp_path}:{os.environ['PATH']}"
+    job = Job(["bash", script, "--lr=1"], tmp_path / "log", {"SLURM_JOB_ID": "7", "PATH": path})
+    yield job
+    job.kill()
+
+
+def test_a_job_whose_time_is_up_goes_back_into_the_queue(batch):
+    batch.says("training with --slurm --train-dir runs/slurm-7 --checkpoint-every 300 --lr=1")
+    batch.process.send_signal(signal.SIGUSR1)
+    assert batch.ends() == 130
+    assert batch.output.endswith("scontrol requeue 7\n")
+    assert batch.output.index("a checkpoint") < batch.output.index("scontrol")
+
+
+def test_one_that_a_user_stops_does_not(batch):
+    batch.says("training with")
+    batch.process.send_signal(signal.SIGTERM)
+    assert batch.ends() == 130
+    assert "a checkpoint" in batch.output
+    assert "scontrol" not in batch.output
+
+
+def test_the_task_of_skypilot_has_commands_that_there_are():
+    task = yaml.safe_load((EXAMPLES / "skypilot.yaml").read_text())
+    assert set(task) <= {"name", "num_nodes", "workdir", "resources", "envs", "file_mounts",
+                         "setup", "run"}  # fmt: skip
+    for script in (task["setup"], task["run"]):
+        subprocess.run(["bash", "-n", "-c", script], check=True)
+    known = {*task["envs"], "ranks", "SKYPILOT_NUM_NODES", "SKYPILOT_NODE_RANK",
+             "SKYPILOT_NODE_IPS"}  # fmt: skip
+    assert set(re.findall(r"\$(\w+)", task["run"])) <= known
+    options = task["run"].replace("\\\n", " ").partition("--transport torch ")[2]
+    words = shlex.split(options.replace("$OPTIONS", task["envs"]["OPTIONS"]))
+    assert parse_cli_settings(words, "rank", "").settings.dataset == "Digits"

@@ -1,0 +1,75 @@
+"""The scripts behind the pictures and samples of the documents."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from matplotlib import pyplot
+
+from atomo.codecs import CODECS, make_codec
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "codecs" / "figures.md"
+
+
+def script(name: str) -> dict:
+    """Returns the names that a benchmark defines."""
+    return runpy.run_path(str(ROOT / "benchmarks" / name))
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_codecs_has_a_row_and_a_full_label_for_each(tmp_path, monkeypatch):
+    picture = script("codecs_picture.py")
+    rows = picture["read"](TABLE.read_text())
+    assert len(rows) == TABLE.read_text().count("\n| `")
+    assert sorted(sum(picture["FAMILIES"].values(), ())) == sorted(CODECS)
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    picture["draw"](pyplot, rows, tmp_path / "codecs.png")
+    size, _, error = pyplot.gcf().axes
+    labels = [label.get_text() for label in size.get_yticklabels()]
+    assert sorted(labels) == sorted(row.spec for row in rows)
+    votes = [row.spec for row in rows if make_codec(row.spec).id in picture["VOTES"]]
+    assert len([text for text in error.texts if "vote" in text.get_text()]) == len(votes) > 0
+    monkeypatch.undo()
+    pyplot.close("all")
+
+
+@pytest.fixture
+def run(tmp_path):
+    steps = [
+        {"step": n, "loss": 1 / n, "step_s": 0.5, "up_bytes": 1000, "dense_bytes": 4000}
+        for n in range(1, 11)
+    ]
+    tests = [{"step": 5, "top1": 0.5}, {"step": 10, "top1": 0.75}]
+    for name, records in (("metrics", steps), ("evaluations", tests)):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_runs_are_compared_over_steps_bytes_and_seconds(run, monkeypatch):
+    compare = script("compare_runs.py")
+    monkeypatch.setattr(pyplot, "close", lambda figure: None)
+    compare["draw"](pyplot, [run], run / "runs.png", None)
+    over = [axis.lines[0].get_xdata().tolist() for axis in pyplot.gcf().axes[3:]]
+    assert over == [[5, 10], [pytest.approx(0.005), pytest.approx(0.01)], [2.5, 5.0]]
+    monkeypatch.undo()
+    pyplot.close("all")
+
+
+def test_a_comparison_without_a_picture_needs_no_matplotlib(run, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(sys, "argv", ["compare_runs.py", str(run), "--target=50"])
+    script("compare_runs.py")["main"]()
+    shown = capsys.readouterr().out
+    assert "| 10 | 75.00% | 0.293 | 4.0 | 5 | 5, 0, 2 |" in shown
+
+
+def test_a_sample_has_the_first_steps_and_the_last():
+    steps = [f"step {n}/4 loss 1 ETA 0:0{n}\n" for n in range(1, 5)]
+    output = "".join(["head\n", *steps[:3], "checkpoint  \n", steps[3], "end\n"])
+    shown = [*script("readme.py")["shortened"](output)]
+    first, second, last = (f"step {n}/4 loss 1\n" for n in (1, 2, 4))
+    assert shown == ["head\n", first, second, "...\n", "checkpoint\n", last, "end\n"]

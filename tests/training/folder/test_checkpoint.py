@@ -1,0 +1,594 @@
+import errno
+import json
+import os
+import random
+import stat
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import xxhash
+
+from atomo.errors import CheckpointError
+from atomo.training.checkpoints.checkpoint import (
+    CheckpointGone,
+    Finished,
+    Snapshot,
+    finish,
+    finished,
+    latest,
+    load,
+    save,
+    steps,
+    sweep,
+    unfinish,
+)
+from atomo.training.folder import run_folder
+
+CONFIG = {"network": "LeNet", "lr": 0.02, "seed": 7, "nesterov": True}
+
+
+def snapshot(step: int, workers: int = 1, entries: int = 5) -> Snapshot:
+    normal = torch.randn(entries, 3, generator=torch.Generator().manual_seed(step))
+    return Snapshot(
+        step,
+        model={"w": normal, "half": normal.bfloat16(), "batches": torch.tensor(step)},
+        optimizer={"momentum_buffer/w": -normal},
+        workers=tuple({"residual/w": normal * rank} for rank in range(1, workers + 1)),
+        config=CONFIG,
+    )
+
+
+def same(a: Snapshot, b: Snapshot) -> bool:
+    pairs = zip((a.model, a.optimizer, *a.workers), (b.model, b.optimizer, *b.workers), strict=True)
+    return (a.step, a.config) == (b.step, b.config) and all(
+        one.keys() == two.keys()
+        and all(one[k].dtype == two[k].dtype and one[k].equal(two[k]) for k in one)
+        for one, two in pairs
+    )
+
+
+def never(seconds: float) -> None:
+    raise AssertionError(f"waits {seconds} s for nothing")
+
+
+def listing(folder: Path) -> list[str]:
+    return sorted(os.listdir(folder))
+
+
+@contextmanager
+def failing(monkeypatch, owner, name, number, times=1, match=""):
+    """The calls of `owner.name` on a path like `match` fail with errno `number`, `times` times."""
+    real, left = getattr(owner, name), [times]
+
+    def call(path, *args, **settings):
+        if match in str(path) and left[0] > 0:
+            left[0] -= 1
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *args, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, call)
+        yield
+
+
+# --- what is saved is what is loaded
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_roundtrip(tmp_path, workers):
+    path = save(tmp_path / "new" / "run", snapshot(50, workers))
+    assert path == tmp_path / "new" / "run" / "step-00000050.json"
+    assert same(load(path.parent, 50, wait=never), snapshot(50, workers))
+    data = {
+        "step-00000050.model.safetensors",
+        "step-00000050.optimizer.safetensors",
+        *(f"step-00000050.worker-{rank}.safetensors" for rank in range(1, workers + 1)),
+    }
+    assert {*listing(path.parent)} == {path.name} | data
+
+
+def test_empty_mappings_and_empty_tensors(tmp_path):
+    empty = Snapshot(0, {"none": torch.empty(0, 3)}, {}, ({},), {})
+    save(tmp_path, empty)
+    assert same(load(tmp_path, 0), empty)
+
+
+def test_strided_expanded_and_shared_tensors(tmp_path):
+    base = torch.arange(24.0).reshape(2, 3, 4).requires_grad_()
+    tied = {
+        "a": base,
+        "b": base,
+        "t": base.mT,
+        "part": base[:, 1],
+        "wide": base[:1].expand(5, 3, 4),
+    }
+    tied["last"] = base.detach()[None].to(memory_format=torch.channels_last)
+    save(tmp_path, replace(snapshot(1), model=tied))
+    loaded = load(tmp_path, 1).model
+    assert all(loaded[name].equal(tied[name]) for name in tied)
+    assert all(tensor.is_contiguous() for tensor in loaded.values())
+    loaded["a"].zero_()
+    assert loaded["b"].any()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_tensors_come_back_on_the_cpu(tmp_path):
+    save(tmp_path, replace(snapshot(1), model={"w": torch.ones(3, device="cuda")}))
+    assert load(tmp_path, 1).model["w"].equal(torch.ones(3))
+
+
+def test_only_the_parts_asked_for_are_read(tmp_path):
+    save(tmp_path, snapshot(1, workers=2))
+    (tmp_path / "step-00000001.optimizer.safetensors").unlink()
+    (tmp_path / "step-00000001.worker-2.safetensors").unlink()
+    loaded = load(tmp_path, 1, parts=["model"])
+    assert same(loaded, replace(snapshot(1), optimizer={}, workers=()))
+
+
+def test_the_manifest_is_plain_json(tmp_path):
+    manifest = json.loads(save(tmp_path, snapshot(3)).read_text())
+    assert (manifest["format"], manifest["step"], manifest["config"]) == (1, 3, CONFIG)
+    for entry in manifest["files"]:
+        data = (tmp_path / entry["name"]).read_bytes()
+        assert entry["bytes"] == len(data)
+        assert entry["xxh3_128"] == xxhash.xxh3_128_hexdigest(data)
+
+
+def test_saving_a_step_again_replaces_it_with_all_its_workers(tmp_path):
+    save(tmp_path, snapshot(1, workers=3))
+    save(tmp_path, snapshot(1, workers=1, entries=2))
+    assert same(load(tmp_path, 1), snapshot(1, workers=1, entries=2))
+    assert len(listing(tmp_path)) == 4
+
+
+# --- listing and deleting
+
+
+def test_steps_and_latest_count_manifests_only(tmp_path):
+    assert (steps(tmp_path / "absent"), latest(tmp_path / "absent")) == ([], None)
+    for step in (20, 3, 123456789):
+        save(tmp_path, snapshot(step))
+    for name in (
+        "step-00000099.model.safetensors",  # of a run that was killed before the manifest
+        ".step-00000098.json.12.tmp",
+        "step-00000097.json.bak",
+        "step-000000096.json",
+        "step-٠٠٠٠٠٠٩٥.json",
+        "config.json",
+    ):
+        (tmp_path / name).write_bytes(b"{}")
+    assert steps(tmp_path) == [3, 20, 123456789]
+    assert latest(tmp_path) == 123456789
+
+
+def test_keep_deletes_the_oldest_manifest_first(tmp_path, monkeypatch):
+    deleted = []
+    real = Path.unlink
+    for step in (1, 2, 3):
+        save(tmp_path, snapshot(step))
+    (tmp_path / "config.json").write_bytes(b"{}")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda p, **k: (deleted.append(p.name), real(p, **k))[1])
+        save(tmp_path, snapshot(4), keep=2)
+    assert steps(tmp_path) == [3, 4]
+    assert len(listing(tmp_path)) == 2 * 4 + 1
+    deleted = [name for name in deleted if name.startswith(("step-00000001", "step-00000002"))]
+    assert [name.endswith(".json") for name in deleted] == [True, *[False] * 3] * 2
+
+
+def test_keep_spares_what_was_just_saved_after_going_back(tmp_path):
+    for step in (1, 8, 9):
+        save(tmp_path, snapshot(step))
+    save(tmp_path, snapshot(2), keep=1)
+    assert steps(tmp_path) == [2, 8, 9]
+
+
+def test_sweep_removes_what_a_killed_run_left(tmp_path):
+    assert sweep(tmp_path / "absent") == []
+    save(tmp_path, snapshot(1))
+    kept = listing(tmp_path)
+    left = [
+        ".finished.json.77.tmp",
+        ".step-00000001.json.77.tmp",
+        "step-00000002.model.safetensors",
+        "step-00000002.worker-1.safetensors",
+    ]
+    for name in left:
+        (tmp_path / name).write_bytes(b"half")
+    others = ["config.json", "metrics.jsonl", "notes.tmp", "step-best.model.safetensors"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"whole")
+    assert sweep(tmp_path) == left
+    assert listing(tmp_path) == sorted([*kept, *others])
+    assert same(load(tmp_path, 1), snapshot(1))
+
+
+# --- nobody sees half a checkpoint
+
+KILLED = """
+import os, random, signal, sys, time
+from pathlib import Path
+import torch
+from atomo.training.checkpoints.checkpoint import Snapshot, latest, load, save, steps, sweep
+
+torch.set_num_threads(1)
+folder, acknowledged, rounds = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+rng = random.Random(20)
+
+
+def snapshot(step, entries):
+    part = {"w": torch.full((entries,), float(step))}
+    return Snapshot(step, part, part, (part, part), {"entries": entries})
+
+
+def saves(entries):
+    step = latest(folder) or 0
+    while True:
+        step += 1
+        save(folder, snapshot(step, entries), keep=2)
+        with acknowledged.open("a") as file:
+            file.write(f"{step}\\n")
+
+
+def dies_at_line(number):
+    left = number
+
+    def trace(frame, event, argument):
+        nonlocal left
+        if "training" not in frame.f_code.co_filename:
+            return None
+        left -= event == "line"
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+
+
+def killed(entries, line, delay_s):
+    child = os.fork()
+    if child == 0:
+        try:
+            if line is not None:
+                dies_at_line(line)
+            saves(entries)
+        finally:
+            os._exit(9)
+    if delay_s is not None:
+        time.sleep(delay_s)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), status
+
+
+def check():
+    there = steps(folder)
+    if acknowledged.exists():
+        last = int(acknowledged.read_text().split()[-1])
+        assert there and there[-1] >= last, (there, last)
+    for step in there:
+        found = load(folder, step, patience_s=0.0)
+        for part in (found.model, found.optimizer, *found.workers):
+            assert (part["w"] == step).all() and len(part["w"]) == found.config["entries"]
+    files = len(os.listdir(folder)) if folder.exists() else 0
+    sweep(folder)
+    assert files == 0 or len(os.listdir(folder)) == 5 * len(there), os.listdir(folder)
+    return files > 5 * len(there)
+
+
+unfinished = 0
+for _ in range(3 * rounds):
+    killed(10, line=rng.randrange(1, 1500), delay_s=None)
+    unfinished += check()
+for _ in range(rounds):
+    killed(100_000, line=None, delay_s=rng.uniform(0, 0.04))
+    unfinished += check()
+print(unfinished, latest(folder))
+"""
+
+
+@pytest.mark.slow
+def test_a_saver_killed_anywhere_leaves_whole_checkpoints(tmp_path):
+    rounds = 20
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(tmp_path / "acknowledged")]
+    command.append(str(rounds))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    unfinished, last = map(int, done.stdout.split())
+    assert unfinished > rounds // 2  # how many the clock leaves unfinished depends on the load
+    assert last > 2 * rounds
+
+
+def test_everything_is_synced_before_the_manifest_appears(tmp_path, monkeypatch):
+    done = []
+    real = Path.replace
+
+    def rename(path, target):
+        done.append(target.name.split(".", 1)[1])
+        return real(path, target)
+
+    def fsync(descriptor):
+        status = os.fstat(descriptor)
+        done.append("folder" if stat.S_ISDIR(status.st_mode) else status.st_size)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", rename)
+        patch.setattr(os, "fsync", fsync)
+        save(tmp_path, snapshot(1))
+    names = [f"{part}.safetensors" for part in ("model", "optimizer", "worker-1")] + ["json"]
+    sizes = [(tmp_path / f"step-00000001.{name}").stat().st_size for name in names]
+    assert done == [*sizes, *names[:3], "folder", "json", "folder"]
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO]
+)
+def test_a_failed_write_says_so_and_leaves_everything_as_it_was(tmp_path, monkeypatch, number):
+    save(tmp_path, snapshot(1))
+    before = listing(tmp_path)
+    for failing_call in range(4):  # model, optimizer, worker, manifest
+        for step in (1, 2):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fsync", fails_at(failing_call, number))
+                with pytest.raises(CheckpointError) as caught:
+                    save(tmp_path, snapshot(step, entries=9))
+            for words in (os.strerror(number), "bytes needed", "free", "intact"):
+                assert words in str(caught.value)
+            assert f"step-{step:08}." in str(caught.value)
+            assert listing(tmp_path) == before
+            assert same(load(tmp_path, 1), snapshot(1))
+
+
+def fails_at(call: int, number: int):
+    calls = iter(range(1000))
+
+    def fsync(descriptor):
+        if next(calls) == call:
+            raise OSError(number, os.strerror(number))
+
+    return fsync
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_a_failed_rename_never_leaves_a_mixture(tmp_path, monkeypatch, call):
+    save(tmp_path, snapshot(1, workers=2))
+    save(tmp_path, snapshot(2, workers=2))
+    calls, real = iter(range(1000)), Path.replace
+
+    def rename(path, target):
+        if next(calls) == call:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", rename)
+        with pytest.raises(CheckpointError, match="No space left"):
+            save(tmp_path, snapshot(2, workers=2, entries=9))
+    assert same(load(tmp_path, 1), snapshot(1, workers=2))
+    assert steps(tmp_path) == [1]
+    assert not [name for name in listing(tmp_path) if name.endswith(".tmp")]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path):
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"may not mount a small disk here: {getattr(error, 'stderr', error)}")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk(tiny_disk):
+    save(tiny_disk, snapshot(1))
+    with pytest.raises(CheckpointError, match=r"No space left.*\d+ bytes needed, \d+ free"):
+        save(tiny_disk, snapshot(2, entries=30_000))
+    assert steps(tiny_disk) == [1]
+    assert len(listing(tiny_disk)) == 4
+    assert same(load(tiny_disk, 1), snapshot(1))
+    save(tiny_disk, snapshot(3), keep=1)
+    assert steps(tiny_disk) == [3]
+
+
+def test_a_folder_that_is_a_file(tmp_path):
+    (tmp_path / "run").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="cannot write"):
+        save(tmp_path / "run", snapshot(1))
+    with pytest.raises(CheckpointError, match="cannot read"):
+        steps(tmp_path / "run")
+
+
+# --- what was damaged on the way, or made by a stranger
+
+MODEL = "step-00000001.model.safetensors"
+
+
+def test_truncated_longer_and_foreign_files_are_refused(tmp_path):
+    save(tmp_path, snapshot(1))
+    path = tmp_path / MODEL
+    data = path.read_bytes()
+    for bad in (b"", data[:-1], data + b"\0"):
+        path.write_bytes(bad)
+        with pytest.raises(CheckpointError, match=f"{MODEL} has {len(bad)} bytes.*{len(data)}"):
+            load(tmp_path, 1, wait=never)
+    path.write_bytes(bytes(len(data)))
+    with pytest.raises(CheckpointError, match=f"{MODEL} is damaged"):
+        load(tmp_path, 1, wait=never)
+
+
+def test_every_flipped_bit_of_the_data_is_found(tmp_path):
+    save(tmp_path, snapshot(1))
+    path, rng = tmp_path / MODEL, random.Random(3)
+    data = path.read_bytes()
+    for _ in range(100):
+        bad = bytearray(data)
+        bad[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(bad)
+        with pytest.raises(CheckpointError, match="damaged"):
+            load(tmp_path, 1, wait=never)
+
+
+def test_a_mutated_manifest_never_escapes_as_another_error(tmp_path):
+    path, rng = save(tmp_path, snapshot(1)), random.Random(4)
+    data, refused = path.read_bytes(), 0
+    for _ in range(500):
+        bad = bytearray(data)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(bad))
+            bad[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
+        path.write_bytes(bad)
+        try:
+            load(tmp_path, 1, patience_s=0.0)
+        except CheckpointError:
+            refused += 1
+    assert refused > 300
+
+
+def entry(name: object = MODEL, size: object = 1, digest: object = "0") -> dict[str, object]:
+    return {"name": name, "bytes": size, "xxh3_128": digest}
+
+
+OPTIMIZER = entry("step-00000001.optimizer.safetensors")
+WHOLE = {"format": 1, "step": 1, "config": {}, "files": [entry(), OPTIMIZER]}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        (b"", "not the manifest"),
+        (b"\xff\xfe", "not the manifest"),
+        (b"[" * 100_000, "not the manifest"),
+        (b'{"format": 1, "step": ' + b"9" * 5000, "not the manifest"),
+        ([], "not the manifest"),
+        ({**WHOLE, "format": 2}, "format 2; this version reads 1"),
+        ({**WHOLE, "format": "1"}, "not the manifest"),
+        ({**WHOLE, "step": "1"}, "not the manifest"),
+        ({**WHOLE, "step": 2}, "manifest of step 2"),
+        ({**WHOLE, "config": []}, "not the manifest"),
+        ({**WHOLE, "config": {"lr": [0.1]}}, "'lr' is neither text nor a number"),
+        ({**WHOLE, "config": {"lr": None}}, "'lr' is neither text nor a number"),
+        ({**WHOLE, "files": {}}, "not the manifest"),
+        ({**WHOLE, "files": []}, "0 files"),
+        ({**WHOLE, "files": [entry()]}, "1 files"),
+        ({**WHOLE, "files": [OPTIMIZER, entry()]}, "where 'step-00000001.model"),
+        ({**WHOLE, "files": [entry("/etc/passwd"), OPTIMIZER]}, "'/etc/passwd' where"),
+        ({**WHOLE, "files": [entry(f"../{MODEL}"), OPTIMIZER]}, "where 'step-00000001.model"),
+        ({**WHOLE, "files": [entry(f"./{MODEL}"), OPTIMIZER]}, "where 'step-00000001.model"),
+        ({**WHOLE, "files": [entry(size="1"), OPTIMIZER]}, "not an entry"),
+        ({**WHOLE, "files": [entry(size=1.5), OPTIMIZER]}, "not an entry"),
+        ({**WHOLE, "files": [entry(digest=0), OPTIMIZER]}, "not an entry"),
+        ({**WHOLE, "files": ["x", OPTIMIZER]}, "not an entry"),
+        ({**WHOLE, "files": [entry(size=10**30), OPTIMIZER]}, "its manifest says 10{30}"),
+        ({**WHOLE, "files": [entry(size=-1), OPTIMIZER]}, "its manifest says -1"),
+    ],
+)
+def test_a_hostile_manifest_is_refused(tmp_path, manifest, message):
+    path = save(tmp_path, snapshot(1))
+    path.write_bytes(manifest if isinstance(manifest, bytes) else json.dumps(manifest).encode())
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load(tmp_path, 1, wait=never)
+    assert not isinstance(caught.value, CheckpointGone)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"not tensors", b"\xff" * 8 + b"{}", (8).to_bytes(8, "little") + b'{"w": 1}'],
+)
+def test_a_file_that_its_manifest_vouches_for_may_still_be_no_safetensors(tmp_path, data):
+    path = save(tmp_path, snapshot(1))
+    (tmp_path / MODEL).write_bytes(data)
+    forged = entry(MODEL, len(data), xxhash.xxh3_128_hexdigest(data))
+    path.write_text(json.dumps({**WHOLE, "files": [forged, OPTIMIZER]}))
+    with pytest.raises(CheckpointError, match=f"{MODEL} is not a safetensors file"):
+        load(tmp_path, 1, parts=["model"])
+
+
+# --- NFS
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESTALE])
+@pytest.mark.parametrize("match", ["step-00000001.json", MODEL])
+def test_a_file_that_is_late_or_stale_is_opened_again(tmp_path, monkeypatch, number, match):
+    save(tmp_path, snapshot(1))
+    waits = []
+    with failing(monkeypatch, os, "open", number, times=3, match=match):
+        assert same(load(tmp_path, 1, wait=waits.append), snapshot(1))
+    assert waits == [run_folder.RETRY_S] * 3
+
+
+def test_a_checkpoint_may_appear_while_one_waits_for_it(tmp_path):
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        if len(waits) == 2:
+            save(tmp_path, snapshot(1))
+
+    assert same(load(tmp_path, 1, wait=wait), snapshot(1))
+
+
+def test_gone_is_told_from_unreadable_after_the_patience(tmp_path, monkeypatch):
+    waits = []
+    save(tmp_path, snapshot(3))
+    with pytest.raises(CheckpointGone, match=r"no checkpoint of step 1; it has \[3\]"):
+        load(tmp_path, 1, patience_s=2.0, wait=waits.append)
+    assert sum(waits) == 2.0
+    with (
+        failing(monkeypatch, os, "open", errno.ESTALE, times=99, match="step-00000003.m"),
+        pytest.raises(CheckpointError, match=r"cannot read .*step-00000003.model") as caught,
+    ):
+        load(tmp_path, 3, patience_s=2.0, wait=waits.append)
+    assert not isinstance(caught.value, CheckpointGone)
+    with (
+        failing(monkeypatch, os, "open", errno.EIO, match="step-00000003.m"),
+        pytest.raises(CheckpointError, match="Input/output error"),
+    ):
+        load(tmp_path, 3, wait=never)
+
+
+def test_a_stale_listing_is_asked_for_again_and_never_taken_for_an_empty_one(tmp_path, monkeypatch):
+    save(tmp_path, snapshot(1))
+    waits = []
+    with failing(monkeypatch, os, "listdir", errno.ESTALE, times=2):
+        assert steps(tmp_path, wait=waits.append) == [1]
+    assert len(waits) == 2
+    with (
+        failing(monkeypatch, os, "listdir", errno.ESTALE, times=99),
+        pytest.raises(CheckpointError, match="cannot read"),
+    ):
+        steps(tmp_path, patience_s=1.0, wait=waits.append)
+
+
+# --- the mark of a finished run
+
+
+def test_finished_and_not(tmp_path):
+    assert finished(tmp_path / "absent") is None
+    finish(tmp_path, 700, "reached max_steps")
+    assert finished(tmp_path) == Finished(700, "reached max_steps")
+    assert json.loads((tmp_path / "finished.json").read_text()) == {
+        "step": 700,
+        "reason": "reached max_steps",
+    }
+    finish(tmp_path, 900, "again")
+    assert finished(tmp_path) == Finished(900, "again")
+    unfinish(tmp_path)
+    unfinish(tmp_path)
+    assert finished(tmp_path) is None
+    assert listing(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"step": "7", "reason": "x"}'])
+def test_a_foreign_mark_is_refused(tmp_path, text):
+    (tmp_path / "finished.json").write_text(text)
+    with pytest.raises(CheckpointError, match="is not the mark"):
+        finished(tmp_path)

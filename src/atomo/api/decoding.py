@@ -146,7 +146,7 @@ def given_out(about: Description, out: Any) -> list[Tensor] | None:
 
 
 def listed(shapes: Sequence[torch.Size], single: bool) -> str:
-    """Shapes, for an error."""
+    """Formats shapes for an error."""
     some = [tuple(shape) for shape in shapes[:3]]
     more = ", ..." if len(shapes) > len(some) else ""
     words = ", ".join(map(str, some))

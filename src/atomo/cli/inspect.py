@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def show(console: Console, title: str, kind: type[Row], rows: Sequence[Row]) -> None:
-    """A table, and under it what its columns are."""
+    """Prints a table, and below it the meaning of its columns."""
     console.print(table(title, kind, rows))
     for column in fields(kind):
         if column.metadata:
@@ -108,7 +108,7 @@ def text(value: object) -> str:
 
 
 def draw(pyplot: ModuleType, gradient: Mapping[str, Tensor], path: Path) -> None:
-    """A histogram and a spectrum for each of the largest layers.
+    """Draws a histogram and a spectrum for each of the largest layers.
 
     Raises:
         ConfigError: the file cannot be written.

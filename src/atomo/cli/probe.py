@@ -43,7 +43,7 @@ def measure_communicators(options: ExplainOptions, transport: Transport) -> Prob
 
 
 def settings_of(options: ExplainOptions, ranks: int) -> Settings:
-    """The run whose parts are measured."""
+    """Returns the run whose parts are measured."""
     return Settings(
         n=ranks,
         network=options.network,

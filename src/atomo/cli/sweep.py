@@ -191,7 +191,7 @@ def default_folder(settings: Settings, name: str) -> Path:
 
 
 def print_trial(trial: SweepTrial) -> None:
-    """One line, as soon as a trial is done."""
+    """Prints one line as soon as a trial is done."""
     loss = "diverged" if trial.loss is None else f"loss {trial.loss:.4f}"
     sys.stdout.write(visible(f"{trial.name}: {loss} after {trial.steps} steps\n"))
     sys.stdout.flush()

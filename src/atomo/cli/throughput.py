@@ -108,7 +108,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def compared_runs(base: Settings) -> list[Settings]:
-    """The dense run, and the one that was asked for if it is another."""
+    """Returns the dense run, and the one that was asked for if it is another."""
     dense = replace(base, code=DENSE, code_schedule="", code_for="", error_budget=None,
                     memory="auto", warmup_epochs=0, compress_ratio=None)  # fmt: skip
     return [dense] if dense.resolved() == base.resolved() else [dense, base]
@@ -143,7 +143,7 @@ def run_job(settings: Settings, steps: int) -> tuple[int, list[StepDone]]:
 
 
 def speed(code: str, steps: Sequence[StepDone], plan: MeasuredSteps) -> Speed:
-    """Mean and spread of the measurements.
+    """Formats mean and spread of the measurements.
 
     Raises:
         ConfigError: the run had fewer steps.
@@ -164,7 +164,7 @@ def rate(steps: Sequence[StepDone]) -> float:
 
 
 def table(found: Sequence[Speed], settings: Settings) -> Table:
-    """One row a run."""
+    """Prints one row for each run."""
     out = Table(title=f"{settings.network}, {settings.workers} workers x {settings.share_of_step}")
     for column in ("code", "images/s", "images/s a worker", "to dense", "sent/step"):
         out.add_column(column, justify="left" if column == "code" else "right")

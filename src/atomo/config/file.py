@@ -60,7 +60,7 @@ def read_settings(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def settings_text(settings: Settings) -> str:
-    """Resolved settings as a file that `read_settings` reads back, defaults as well.
+    """Writes resolved settings as a file that `read_settings` reads back, defaults included.
 
     >>> settings_text(Settings(lr=0.5)).splitlines()[2]
     'n = 3'

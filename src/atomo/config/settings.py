@@ -252,8 +252,8 @@ class Settings:
         return cls(**override_recipe(RECIPES[resolve("recipe", recipe, RECIPES)].settings, given))
 
     def resolved(self) -> "Settings":
-        """The same run with every name in its canonical form and nothing left to defaults, but for
-        what `--code auto` finds when the run starts.
+        """Returns the same run with every name in its canonical form and nothing left to defaults,
+        but for what `--code auto` finds when the run starts.
         """
         if self.code.lower() == AUTO_CODEC:
             check_auto(self.comm_type, self.code_schedule, self.code_for, self.warmup_epochs,

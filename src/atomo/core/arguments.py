@@ -151,7 +151,7 @@ def flag(name: str) -> str:
 
 
 def shown_default(field: Field[Any]) -> str:
-    """The end of an option's help."""
+    """Returns the end of an option's help."""
     if field.default is MISSING:
         return "(required)"
     if field.default in (None, ""):

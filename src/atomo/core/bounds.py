@@ -35,7 +35,7 @@ class Bound:
 
 
 def reason(why: str) -> str:
-    """The end of a complaint."""
+    """Returns the end of a complaint."""
     return f": {why}" if why else ""
 
 

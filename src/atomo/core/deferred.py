@@ -23,7 +23,7 @@ class StandIn(ModuleType):
     """A placeholder for a module that is imported when it is first used."""
 
     def __getattr__(self, name: str) -> Any:
-        """Something of the module, which is imported for it."""
+        """Imports the module and returns the attribute."""
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return getattr(import_module(self.__name__), name)

@@ -70,7 +70,7 @@ def start_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def module_of(device: torch.device) -> Any:
-    """PyTorch's module of a kind of device: its streams and events."""
+    """Returns PyTorch's module of a kind of device: its streams and events."""
     return torch.get_device_module(device)
 
 

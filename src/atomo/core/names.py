@@ -62,7 +62,7 @@ def find_spelling(name: str, known: Iterable[str]) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error message about an unknown name.
+    """Returns the end of an error message about an unknown name.
 
     >>> nearest("ResNet19", ["LeNet", "ResNet18"])
     "did you mean 'ResNet18'? known: LeNet, ResNet18"

@@ -10,7 +10,7 @@ __all__ = ["pyplot_for"]
 
 
 def pyplot_for(picture: str) -> ModuleType:
-    """Matplotlib's `pyplot`, without a screen, once it is sure that it can write this file.
+    """Returns Matplotlib's `pyplot`, without a screen, once it is sure that it can write this file.
 
     Raises:
         ConfigError: matplotlib is not installed, the folder is missing, or it writes no such files.

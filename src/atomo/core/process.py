@@ -10,7 +10,7 @@ STREAMS: Final = ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"))
 
 
 def prepare_environment() -> None:
-    """Standard streams that were closed lead nowhere; who has no home is at home in `/`.
+    """Opens closed standard streams on the null device, and sets HOME to `/` if it is missing.
 
     A closed stream's number would otherwise go to the next file that is opened, which then gets
     what was meant for people. Open MPI does not start without HOME, and other libraries would make
@@ -33,5 +33,5 @@ def null_stream(mode: str) -> TextIO:
 
 
 def silence_output() -> None:
-    """From now on what is printed leads nowhere: it cannot be written, and more would fail too."""
+    """Discards all output from now on: it cannot be written, and more would fail too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -25,7 +25,7 @@ class Table(Mapping[str, T]):
     """
 
     def __init__(self, package: str, places: Mapping[str, str]) -> None:
-        """A table.
+        """Creates a table.
 
         Args:
             package: where the modules are.

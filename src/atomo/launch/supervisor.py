@@ -63,7 +63,7 @@ class Supervisor:
         summary: Summary | None = None,
         fence: Callable[[Fence], None] | None = None,
     ) -> None:
-        """A run that is not started yet.
+        """Creates a run that is not started yet.
 
         Args:
             settings: of it.
@@ -159,8 +159,8 @@ class Supervisor:
         return process.wait()
 
     def _fell_silent(self, source: str) -> None:
-        """A process is ending. Of one that was killed nobody else says so, and of an evaluator
-        that failed nobody else says what it has not done.
+        """Handles the end of a process. Of one that was killed nobody else says so, and of an
+        evaluator that failed nobody else says what it has not done.
         """
         self._silent.add(source)
         process = self._ranks if source == "ranks" else self._evaluator
@@ -199,7 +199,7 @@ class Supervisor:
             self._abandon(process, stopped_text(process.name, timeout, folder))
 
     def _expect_end(self) -> None:
-        """From now on mpirun ends the ranks, which takes it for ever if a host has vanished."""
+        """Has mpirun end the ranks, which takes it for ever if a host has vanished."""
         self._limit = Limit(GRACE_S, hanging_text)
 
     def _end_now(self, ranks: Process) -> None:
@@ -272,7 +272,7 @@ class Supervisor:
         self._display.note(text)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Ctrl-C: once for a checkpoint and a clean end, twice for an end.
+        """Handles Ctrl-C: once for a checkpoint and a clean end, twice for an end.
 
         It may come between any two lines of this class: what it finds not there yet is ended by who
         makes it, and once the training has ended there is only the evaluator to end, also while

@@ -24,13 +24,13 @@ CALL: Final = re.compile(r"\s*([\w-]+)\s*(?::\s*(\S+)\s*)?")
 
 
 def group_per_tensor(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
-    """Each tensor is a group."""
+    """Makes a group of each tensor."""
     del amount
     return tuple(range(1, len(sizes) + 1))
 
 
 def single_group(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
-    """All tensors are one group."""
+    """Makes one group of all tensors."""
     del amount
     return (len(sizes),)
 

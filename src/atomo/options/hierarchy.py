@@ -13,7 +13,8 @@ MOST_DIGITS: Final = 9
 
 
 def canonical_hierarchy(said: str) -> str:
-    """`FLAT`, `BY_NAME`, or the number of ranks that count as one host, each with the next.
+    """Parses `--hierarchical`: `FLAT`, `BY_NAME`, or the number of ranks that count as one host,
+    each with the next.
 
     >>> canonical_hierarchy("no"), canonical_hierarchy("Yes"), canonical_hierarchy("04")
     ('', 'yes', '4')

@@ -51,7 +51,8 @@ def schedule_text(planned: Sequence[Phase]) -> str:
 
 
 def warm_up_schedule(codec: Codec[Any], epochs: int) -> str:
-    """DGC's exponential warm-up: each epoch sends the same share of what the one before it sent.
+    """Returns DGC's exponential warm-up: each epoch sends the same share of what the one before it
+    sent.
 
     >>> warm_up_schedule(make_codec("topk(ratio=0.001)"), 2)
     '0: topk(ratio=0.1); 1: topk; 2: topk(ratio=0.001)'

@@ -107,7 +107,7 @@ def downlink_name(downlink: str) -> str:
 
 
 def weights_dtype(downlink: str) -> torch.dtype:
-    """As what weights travel that come whole, under a canonical setting."""
+    """Returns the codec of weights that travel whole, under a canonical setting."""
     return torch.bfloat16 if downlink == f"{WEIGHTS}({ROUNDED})" else torch.float32
 
 

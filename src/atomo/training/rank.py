@@ -165,7 +165,9 @@ def reason_of(error: BaseException) -> str:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """The exit code of a job that an error ends; not the one that a `SystemExit` asks for."""
+    """Returns the exit code of a job that an error ends; not the one that a
+    `SystemExit` asks for.
+    """
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return error.exit_code if isinstance(error, AtomoError) else AtomoError.exit_code
@@ -185,7 +187,7 @@ def threads_of(settings: Settings, transport: Transport) -> int:
 
 
 def device_of(settings: Settings, transport: Transport) -> torch.device:
-    """The CPU, or this rank's of the GPUs of its host.
+    """Returns the CPU, or this rank's of the GPUs of its host.
 
     Raises:
         ConfigError: a GPU was asked for, and this host has none that PyTorch can use.

@@ -166,7 +166,7 @@ class Transport(ABC):
         return False
 
     def cpu_time_s(self, rank: int) -> float | None:
-        """Processor time that the process of a rank has used, seconds; None if unknown here, as on
+        """Returns the processor time of a rank's process, seconds; None if unknown here, as on
         another host.
         """
         del rank

@@ -17,7 +17,7 @@ class Deadline:
     """The latest end of one wait."""
 
     def __init__(self, timeout_s: float, pause_s: float | None = None) -> None:
-        """A deadline `timeout_s` seconds from now.
+        """Creates a deadline `timeout_s` seconds from now.
 
         Args:
             timeout_s: the longest wait, seconds.

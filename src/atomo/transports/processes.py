@@ -44,7 +44,7 @@ def status(pid: int) -> list[str]:
 
 
 def cpu_time_s(process: ProcessId) -> float | None:
-    """Processor time of a process and all its threads, seconds; None: it is gone."""
+    """Returns the processor time of a process and all its threads, seconds; None: it is gone."""
     fields = status(process.pid)
     if not fields or int(fields[19]) != process.started:
         return None

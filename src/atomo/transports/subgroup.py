@@ -20,7 +20,7 @@ class Subgroup(Transport):
     """
 
     def __init__(self, whole: Transport, ranks: Sequence[int], *, one_host: bool) -> None:
-        """A subgroup that contains this rank.
+        """Creates a subgroup that contains this rank.
 
         Args:
             whole: connects all ranks.

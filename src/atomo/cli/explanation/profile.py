@@ -98,7 +98,7 @@ def passes_of_length(gradient: dict[str, Tensor], said_s: float) -> Profile:
 
 
 def random_gradient(path: Path) -> dict[str, Tensor]:
-    """Normal numbers in the shapes of a file's parameters: how many bytes, and not which.
+    """Draws normal numbers in the shapes of a file's parameters: only their number matters.
 
     Raises:
         ConfigError: it has none.

@@ -19,7 +19,7 @@ __all__ = ["document", "table", "verdict"]
 def document(
     options: ExplainOptions, scenario: Scenario, found: Sequence[Comparison]
 ) -> dict[str, Any]:
-    """Everything, for programs. What pays everywhere has null as its bound."""
+    """Returns everything, for programs. A codec that pays everywhere has null as its bound."""
     rows = [asdict(one) for one in found]
     for row in rows:
         row["pays_below"] = None if math.isinf(row["pays_below"]) else row["pays_below"]
@@ -84,7 +84,7 @@ def error_text(error: float | None) -> str:
 
 
 def method_text(one: Comparison, options: ExplainOptions) -> str:
-    """As `atomo train` is told."""
+    """Formats an option as `atomo train` takes it."""
     inside = f"--hierarchical {options.per_host} " if one.hierarchical else ""
     return f"{inside}--comm-type {one.communicator}"
 

@@ -34,7 +34,7 @@ class Direct(Collective):
     """The collectives of all ranks of a transport."""
 
     def __init__(self, transport: Transport, timeout_s: float) -> None:
-        """Collectives.
+        """Creates collectives over a transport.
 
         Args:
             transport: connects the ranks; between two operations their number may change.

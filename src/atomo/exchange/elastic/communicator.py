@@ -31,7 +31,7 @@ class ElasticCommunicator(Communicator):
     """
 
     def __init__(self, group: ElasticGroup, collective: Direct, pipeline: Pipeline) -> None:
-        """A communicator.
+        """Creates a communicator.
 
         Args:
             group: the members.

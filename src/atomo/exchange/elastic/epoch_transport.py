@@ -34,7 +34,7 @@ class EpochTransport(Transport):
     """A transport among the members, numbered in the order of their ranks."""
 
     def __init__(self, whole: Transport, members: Sequence[int], timeout_s: float) -> None:
-        """The first epoch.
+        """Creates the transport in its first epoch.
 
         Args:
             whole: connects all ranks of the job; used by this transport alone meanwhile.

@@ -40,7 +40,7 @@ class ElasticGroup:
     def __init__(
         self, transport: Transport, workers: int, min_workers: int, images: int, timeout_s: float
     ) -> None:
-        """A group without losses.
+        """Creates a group without losses.
 
         Args:
             transport: connects all ranks; used by the group alone meanwhile.

@@ -15,7 +15,7 @@ class SampleSplit:
     """The ranks that share each step: constant until `set_members`."""
 
     def __init__(self, images: int, members: Sequence[int]) -> None:
-        """A split of `images` images a step among these members, from the first step on."""
+        """Creates a split of `images` images a step among these members, from the first step on."""
         self._images = images
         self._members_from = {0: tuple(members)}  # by the first step that is divided so
 

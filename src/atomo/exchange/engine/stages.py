@@ -45,7 +45,7 @@ class StageWork(ABC, Generic[Encoded, Received]):
         """Completes the work."""
 
     def close(self) -> None:
-        """Is called after the last stage, or after the stage that failed."""
+        """Runs after the last stage, or after the stage that failed."""
 
 
 @final

@@ -107,7 +107,7 @@ class PlainLines:
             self._out.flush()
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Closes nothing: there is nothing to leave."""
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class PublishedLines:
             self._out.flush()
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Closes nothing: there is nothing to leave."""
 
 
 def master_line(event: StepDone) -> str:

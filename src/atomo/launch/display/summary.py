@@ -89,7 +89,7 @@ class Summary:
                 )
 
     def rows(self) -> list[tuple[str, str]]:
-        """Name and value of each line of the table."""
+        """Returns name and value of each line of the table."""
         rows = []
         latest = self.last or self.ended
         if self.evaluation:

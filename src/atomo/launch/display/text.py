@@ -19,7 +19,7 @@ def bytes_text(count: int | float) -> str:
 
 
 def duration_text(seconds: int | float) -> str:
-    """Hours, minutes and seconds; of what is no time, such as infinity, the number.
+    """Formats seconds as hours, minutes and seconds; infinity and NaN as the number.
 
     >>> duration_text(3725)
     '1:02:05'

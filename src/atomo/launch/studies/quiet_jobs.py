@@ -34,7 +34,7 @@ class QuietDisplay:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Closes nothing: there is nothing to leave."""
 
 
 def run_trial(settings: Settings, recorder: QuietDisplay) -> int:

@@ -88,7 +88,7 @@ def save(folder: Path, snapshot: Snapshot, keep: int = 0) -> Path:
 
 
 def write(folder: Path, snapshot: Snapshot) -> Path:
-    """The first half of `save`: once it returns, the checkpoint is there."""
+    """Does the first half of `save`: once it returns, the checkpoint is there."""
     path = folder / manifest_name(snapshot.step)
     # The order of `file_names`: what is read relies on it.
     parts = [snapshot.model, snapshot.optimizer, *snapshot.workers]

@@ -14,7 +14,7 @@ class Cadence:
     def __init__(
         self, every_steps: int, every_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """A cadence that begins now.
+        """Creates a cadence that begins now.
 
         Args:
             every_steps: a checkpoint is due after each multiple of this step.
@@ -25,7 +25,7 @@ class Cadence:
         self._since = clock()
 
     def begin(self) -> None:
-        """A checkpoint is written, or the first step begins."""
+        """Records that a checkpoint is written, or that the first step begins."""
         self._since = self._clock()
 
     @property

@@ -19,7 +19,7 @@ __all__ = ["find_snapshot", "hosts_in", "snapshot_of", "spread"]
 def find_snapshot(
     settings: Settings, say: Callable[[str], object] = lambda why: None
 ) -> Snapshot | None:
-    """The checkpoint that `--resume` asks for, or None where the run starts anew.
+    """Returns the checkpoint that `--resume` asks for, or None where the run starts anew.
 
     Args:
         settings: of the run.
@@ -44,15 +44,15 @@ def find_snapshot(
 
 
 def snapshot_of(settings: Settings, folder: Path, step: int) -> Snapshot:
-    """The checkpoint of a step. Errors: `find_snapshot`."""
+    """Returns the checkpoint of a step. Errors: `find_snapshot`."""
     snapshot = load(folder, step)
     check_identity(settings, snapshot.config, folder)
     return snapshot
 
 
 def newest(folder: Path, there: Sequence[int], say: Callable[[str], object]) -> Snapshot:
-    """The last of the checkpoints `there` that can be read. Nothing is thrown away: what is damaged
-    stays where it is, until the run has come to its step again.
+    """Returns the last of the checkpoints `there` that can be read. Nothing is thrown away: what is
+    damaged stays where it is, until the run has come to its step again.
     """
     errors: list[CheckpointError] = []
     for step in reversed(there):
@@ -68,7 +68,7 @@ def newest(folder: Path, there: Sequence[int], say: Callable[[str], object]) -> 
 
 
 def hosts_in(snapshot: Snapshot) -> Sequence[int]:
-    """The host of each worker of a checkpoint, by its first; of most, a host each.
+    """Returns the host of each worker of a checkpoint, by its first; of most, a host each.
 
     Raises:
         CheckpointError: it says that of other workers than it has.
@@ -107,7 +107,7 @@ def counts_in(snapshot: Snapshot) -> list[list[int]]:
 def spread(
     states: Sequence[Mapping[str, Tensor]], now: Sequence[int], was: Sequence[int]
 ) -> list[dict[str, Tensor]]:
-    """The states of the workers of a checkpoint, for the workers that there are now.
+    """Returns the states of the workers of a checkpoint, for the workers that there are now.
 
     Each gets its own where nothing has changed, with all the memories of its host: which worker of
     a host has that of which parameter may have. Else each gets the mean over hosts, as each is one
@@ -129,23 +129,23 @@ def spread(
 
 
 def averaged(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of states. A worker that kept nothing of a parameter kept zeros of it."""
+    """Returns the mean of states. A worker that kept nothing of a parameter kept zeros of it."""
     names = sorted({name for state in states for name in state})
     return {name: mean([s[name] for s in states if name in s], len(states)) for name in names}
 
 
 def together(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The memories of one host: that of a parameter is with one of its workers."""
+    """Returns the memories of one host: that of a parameter is with one of its workers."""
     return {n: held for state in states for n, held in state.items() if n.startswith(MEMORY)}
 
 
 def without_memory(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The rest of a worker's state."""
+    """Returns the rest of a worker's state."""
     return {name: held for name, held in state.items() if not name.startswith(MEMORY)}
 
 
 def mean(tensors: Sequence[Tensor], count: int) -> Tensor:
-    """The mean over `count` states, of which those without the tensor count as zero."""
+    """Returns the mean over `count` states, of which those without the tensor count as zero."""
     if not tensors[0].is_floating_point():
         return torch.stack(list(tensors)).amax(0)  # batches counted by batch norm
     return torch.stack(list(tensors)).sum(0) / count

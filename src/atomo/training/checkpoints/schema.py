@@ -50,8 +50,8 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def kept_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """The buffers that are part of a checkpoint; others, such as tables of positions, are what the
-    network makes them.
+    """Returns the buffers that are part of a checkpoint; others, such as tables of positions, are
+    what the network makes them.
     """
     kept = model.state_dict()
     return {name: tensor for name, tensor in model.named_buffers() if name in kept}

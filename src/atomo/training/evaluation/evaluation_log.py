@@ -43,7 +43,7 @@ class EvaluationLog:
             self._owner.__exit__(*error)
 
     def done(self) -> set[int]:
-        """The steps that have results.
+        """Returns the steps that have results.
 
         Raises:
             FolderTaken: another evaluator writes them.
@@ -78,14 +78,14 @@ class EvaluationLog:
 
 
 def record(evaluation: Evaluation) -> dict[str, object]:
-    """The line that is kept. JSON has no number for what is not finite: it becomes null."""
+    """Returns the line that is kept. JSON has no number for what is not finite: it becomes null."""
     values = {key: v if math.isfinite(v) else None for key, v in evaluation.values.items()}
     samples = make_task(evaluation.task).samples
     return {"step": evaluation.step, **values, samples: evaluation.samples}
 
 
 def evaluated(log: Path, patience_s: float, wait: Wait) -> set[int]:
-    """The steps that `log` holds results of."""
+    """Returns the steps that `log` holds results of."""
     found: set[int] = set()
     for number, line in enumerate(lines(log, patience_s, wait), 1):
         match line:

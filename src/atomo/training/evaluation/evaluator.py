@@ -153,7 +153,7 @@ def refuse_foreign(network: object, given: str | None) -> None:
 def snapshots(
     settings: EvaluatorSettings, log: EvaluationLog, wait: Wait
 ) -> Iterator[Snapshot | Missed]:
-    """The checkpoints that are due and not in the log, to which the caller adds."""
+    """Returns the checkpoints that are due and not in the log, to which the caller adds."""
     awaited: set[int] = set()  # due when last looked at: those that are gone now were missed
     missed: set[int] = set()  # and told so
     view, idle_s = View(settings.model_dir, settings.patience_s, wait), 0.0
@@ -185,7 +185,9 @@ class View:
         self._away = False
 
     def now(self) -> tuple[Finished | None, set[int]] | None:
-        """The mark of a run that is over, and the steps of the checkpoints; None: unknown."""
+        """Returns the mark of a run that is over, and the steps of the checkpoints;
+        None: unknown.
+        """
         try:
             found = self._look()
         except CheckpointError as error:
@@ -235,8 +237,8 @@ def ends(
 
 
 def read(settings: EvaluatorSettings, step: int, wait: Wait) -> Snapshot | Missed:
-    """One checkpoint's model, and its averaged weights if any, as soon as it is whole; missed, if
-    it is still not whole after `patience_s`.
+    """Returns one checkpoint's model, and its averaged weights if any, as soon as it is whole;
+    missed, if it is still not whole after `patience_s`.
     """
     folder, waited_s = settings.model_dir, 0.0
     while True:

@@ -36,7 +36,7 @@ class Subject:
 def agreed(
     name: str, given: SettingValue | None, config: Mapping[str, SettingValue]
 ) -> SettingValue | None:
-    """The value of a setting that the caller, the checkpoint, both or neither may give.
+    """Returns the value of a setting that the caller, the checkpoint, both or neither may give.
 
     Raises:
         ConfigError: both do, and they differ; case, `-` and `_` make no difference.
@@ -94,7 +94,7 @@ def score(snapshot: Snapshot, subject: Subject, batch_size: int) -> Evaluation:
 def tested(
     step: int, model: Mapping[str, Tensor], subject: Subject, batch_size: int
 ) -> Mapping[str, float]:
-    """The metrics and the loss of some weights."""
+    """Returns the metrics and the loss of some weights."""
     try:
         load_model(subject.network, model)
     except CheckpointError as error:

@@ -34,7 +34,7 @@ class LockOwner:
         return f"process {self.pid} on host {self.host} since {self.since} (job {self.job})"
 
     def encoded(self) -> bytes:
-        """The owner as one line of JSON."""
+        """Returns the owner as one line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     def runs(self) -> bool:

@@ -174,7 +174,7 @@ def own(
 
 
 def attempt(path: Path, right: Right) -> tuple[Ownership, LockOwner | None]:
-    """The right, and who has left it behind."""
+    """Returns the right, and who has left it behind."""
     while (descriptor := opened(path, right)) is None:
         pass  # its holder has just let go of it, and of the file
     try:

@@ -69,7 +69,9 @@ class Staging:
         self.write_pieces(name, [data], len(data))
 
     def write_pieces(self, name: str, pieces: Iterable[bytes | memoryview], size: int) -> None:
-        """The same of data of `size` bytes in pieces, which need not all be there at once."""
+        """Returns the same of data of `size` bytes in pieces, which need not all be
+        there at once.
+        """
         path = self._folder / f".{name}.{os.getpid()}{TEMPORARY}"
         self._staged[name] = path
         with explained(self._folder / name, size):
@@ -148,14 +150,14 @@ def explained(path: Path, needed: int) -> Iterator[None]:
 
 
 def room(path: Path, needed: int, error: OSError) -> str:
-    """The bytes needed and left for a file; empty where something else is in its place."""
+    """Returns the bytes needed and left for a file; empty where something else is in its place."""
     if error.errno in TAKEN:
         return ""
     return f" ({needed} bytes needed, {room_left(path, error)})"
 
 
 def room_left(path: Path, error: OSError) -> str:
-    """The bytes that there were for a file that cannot be written."""
+    """Returns the bytes that there were for a file that cannot be written."""
     limit = file_limit()
     if error.errno == errno.EFBIG and limit is not None:
         return f"{limit} allowed by `ulimit -f`"
@@ -163,7 +165,7 @@ def room_left(path: Path, error: OSError) -> str:
 
 
 def free(folder: Path) -> str:
-    """The bytes left on the disk that holds `folder`."""
+    """Returns the bytes left on the disk that holds `folder`."""
     try:
         return str(shutil.disk_usage(folder).free)
     except OSError:
@@ -207,7 +209,7 @@ def present(path: Path, read: Callable[[Path], T], patience_s: float, wait: Wait
 
 
 def names(folder: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[str]:
-    """The names in `folder`, sorted; none when it does not exist.
+    """Returns the names in `folder`, sorted; none when it does not exist.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -216,7 +218,7 @@ def names(folder: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep)
 
 
 def decoded(text: bytes) -> Any:
-    """The JSON value in `text`, or None when there is none; never raises."""
+    """Returns the JSON value in `text`, or None when there is none; never raises."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError, MemoryError):

@@ -24,7 +24,7 @@ __all__ = ["Shard", "steps_per_epoch"]
 
 
 def steps_per_epoch(images: int, workers: int, batch_size: int) -> int:
-    """Whole steps in one pass over the images.
+    """Counts the whole steps in one pass over the images.
 
     Raises:
         ConfigError: there are not enough images for one step.
@@ -49,15 +49,17 @@ class Shard:
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
 
     def epoch(self, step: int) -> int:
-        """The epoch of a step; steps count from 1, epochs from 0."""
+        """Returns the epoch of a step; steps count from 1, epochs from 0."""
         return (step - 1) // self.steps_per_epoch
 
     def divide(self, index: int, among: int) -> None:
-        """From now on `among` workers share the images of a step, and this is the `index`-th."""
+        """Divides the images of a step among `among` workers from now on; this is the
+        `index`-th.
+        """
         self._index, self._among = index, among
 
     def indices(self, step: int) -> Int64[Tensor, " b"]:
-        """The images of this worker at `step`."""
+        """Returns the images of this worker at `step`."""
         epoch = self.epoch(step)
         if epoch != self._epoch:  # made anew, not shuffled on: a resume lands in any epoch
             generator = Generator().manual_seed(derive(self._seed, "order", epoch))

@@ -53,7 +53,7 @@ class ExchangeSetup:
             self.reduction.load_state_dict(mine)
 
     def without_others(self, worker: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A worker's state, less the memories of what others compress."""
+        """Returns a worker's state, less the memories of what others compress."""
         mine, scalars = self.compressed, self.memory.scalars
         return {
             name: held

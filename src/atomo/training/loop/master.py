@@ -47,7 +47,7 @@ class Master:
         control: RunControl = NO_CONTROL,
         device: torch.device = CPU,
     ) -> None:
-        """A master.
+        """Creates a master.
 
         Args:
             job: what is trained; its model stays on the CPU.

@@ -18,7 +18,7 @@ class MasterWeights:
     """All parameters of a model in one row on a device; on the CPU they are the model's own."""
 
     def __init__(self, model: nn.Module, buckets: Sequence[Bucket], device: torch.device) -> None:
-        """The weights that the model has.
+        """Creates the weights that the model has.
 
         Args:
             model: on the CPU, where it stays.
@@ -41,5 +41,5 @@ class MasterWeights:
 
 
 def on_host(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state on the CPU, with one wait for all of it."""
+    """Returns a state on the CPU, with one wait for all of it."""
     return dict(zip(state, to_host([*state.values()]), strict=True))

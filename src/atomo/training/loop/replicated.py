@@ -163,7 +163,7 @@ class Replicated:
         return taken.ending if is_whole or taken.ending != DRIFTED else DONE
 
     def _leave(self) -> None:
-        """After the last step."""
+        """Finishes the run after the last step."""
         if self._group and not self._group.is_spare:
             self._group.finish()
         (self._group.transport if self._group else self._transport).drain(self._timeout_s)
@@ -186,7 +186,7 @@ class Replicated:
         return "no step was taken yet"
 
     def _meet(self) -> None:
-        """Before a step: those who wait take the places of the dead."""
+        """Admits spares before a step, in the places of the dead."""
         joined = self._group.admit_spares(self.step + 1) if self._group else ()
         if self._group and joined:
             if self._recorder:

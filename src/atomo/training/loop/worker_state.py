@@ -17,7 +17,9 @@ def worker_state(memory: Memory, model: nn.Module) -> dict[str, Tensor]:
 
 
 def buffers_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The part of a worker's state that any other may begin with: of its own images no memory."""
+    """Returns the part of a worker's state that any other may begin with: of its own images no
+    memory.
+    """
     return {name: tensor for name, tensor in state.items() if name.startswith(BUFFER)}
 
 

@@ -41,7 +41,7 @@ class FlatOptimizer:
         rate: LearningRate,
         averages: bool = True,
     ) -> None:
-        """An optimiser before its first step.
+        """Creates an optimiser before its first step.
 
         Args:
             weights: that it steps.
@@ -61,7 +61,7 @@ class FlatOptimizer:
         self._average = WeightAverage(weights, decay) if decay else None
 
     def learning_rate(self, step: int) -> float:
-        """The learning rate of `step`, which counts from 1."""
+        """Returns the learning rate of `step`, which counts from 1."""
         return self._rate.at(step)
 
     def step(self, step: int, factor: float = 1.0) -> None:
@@ -138,7 +138,7 @@ class FlatOptimizer:
 
 
 def build(settings: Settings) -> UpdateRule:
-    """The update rule of that name."""
+    """Returns the update rule of that name."""
     s = settings
     decay = s.weight_decay if s.decay_norms and not has_decay_momentum(s) else 0.0
     if kind_of(s.memory).makes_update:  # u + wd p: AdamW's decay
@@ -164,7 +164,7 @@ def clip(gradient: Float[Tensor, " n"], most: float) -> None:
 def decay_of_some(
     weights: Float[Tensor, " n"], settings: Settings, buckets: Sequence[Bucket]
 ) -> PlainDecay | None:
-    """The weight decay, where not all parameters have it."""
+    """Returns the weight decay, where not all parameters have it."""
     s = settings
     if s.decay_norms or not s.weight_decay or has_decay_momentum(s):
         return None
@@ -174,7 +174,7 @@ def decay_of_some(
 def decay_momentum(
     weights: Float[Tensor, " n"], settings: Settings, buckets: Sequence[Bucket]
 ) -> DecayMomentum | None:
-    """The momentum of the weight decay, where that is apart from the gradient's."""
+    """Returns the momentum of the weight decay, where that is apart from the gradient's."""
     s = settings
     if not (s.weight_decay and has_decay_momentum(s)):
         return None

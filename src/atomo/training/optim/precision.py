@@ -24,7 +24,7 @@ GROWTH_INTERVAL: Final = 2000  # steps without overflow
 
 @contextmanager
 def forward_in(precision: str, device: torch.device) -> Iterator[None]:
-    """PyTorch's autocast around a block: what is safe in half precision is computed in it.
+    """Enters PyTorch's autocast: operations that are safe in half precision are computed in it.
 
     Args:
         precision: fp32, with which nothing changes, bf16 or fp16.
@@ -64,7 +64,7 @@ class LossScale:
         self._steps = 0
 
     def begin(self) -> None:
-        """Before a gradient is computed, or computed anew."""
+        """Prepares for a gradient, computed for the first time or anew."""
         self._held.clear()
 
     def hold(self, bucket: Bucket, flat: Tensor) -> None:
@@ -81,7 +81,7 @@ class LossScale:
         return True
 
     def release(self) -> list[tuple[Bucket, Tensor]]:
-        """The buckets in their order, with what their gradients are without a scale."""
+        """Returns the buckets in their order, with what their gradients are without a scale."""
         released = [(bucket, flat.div_(self.value)) for bucket, flat in self._held]
         self._steps += 1
         if self._steps == GROWTH_INTERVAL:

@@ -37,34 +37,42 @@ def at_start(settings: Settings) -> Iterator[str]:
 
 
 def likely(settings: Settings) -> str:
-    """The likeliest reason for a run with these resolved settings to diverge, and a way out."""
+    """Returns the likeliest reason for a run with these resolved settings to diverge, and a way
+    out.
+    """
     return next(told(cause, settings) for cause in CAUSES if cause.holds(settings))
 
 
 def told(cause: Cause, settings: Settings) -> str:
-    """A cause with the values of this run."""
+    """Returns a cause with the values of this run."""
     return cause.text.format_map(vars(settings) | {"workers": settings.workers})
 
 
 def averaged_twice(s: Settings) -> bool:
-    """Adam averages gradients itself; votes alone are of an average in their paper."""
+    """Applies to codecs that vote, with Adam: it averages gradients itself, and votes alone are of
+    an average in their paper.
+    """
     votes = any(one.votes for one in s.codecs)
     return kind_of(s.memory) is Momentum and s.optimizer == "adam" and not votes
 
 
 def blind_feedback(s: Settings) -> bool:
-    """An entry waits for its draw, n / k steps, and what waited comes at once."""
+    """Applies to random entries with a memory: an entry waits n / k steps for its draw, and all
+    that waited comes at once.
+    """
     drawn = any(one.shared_seed and not one.amplifies_noise for one in s.codecs)
     return kind_of(s.memory).feeds_back and drawn
 
 
 def blind_feedback_with_momentum(s: Settings) -> bool:
-    """Momentum repeats what comes at once."""
+    """Applies to momentum after such a memory: it repeats what comes at once."""
     return blind_feedback(s) and s.momentum_of_sgd > 0
 
 
 def blind_feedback_with_adam(s: Settings) -> bool:
-    """Adam divides it by its own length, so that all that waited moves a weight by one step."""
+    """Applies to Adam after such a memory: it divides by its own length, so that all that waited
+    moves a weight by one step.
+    """
     return blind_feedback(s) and s.optimizer == "adam" and not kind_of(s.memory).makes_update
 
 
@@ -75,31 +83,35 @@ def few_entries_with_adam(s: Settings) -> bool:
 
 
 def momentum_after_feedback(s: Settings) -> bool:
-    """Momentum goes on pushing where nothing is left to feed back."""
+    """Applies to momentum after error feedback: it repeats updates that the residual has already
+    delivered.
+    """
     late = any(Law.CONTRACTION in one.laws and not one.near_lossless for one in s.codecs)
     given = kind_of(s.memory) is Residual and own_memory(s.comm_type) is None
     return given and s.optimizer == "sgd" and s.momentum > 0 and late
 
 
 def momentum_after_late_factors(s: Settings) -> bool:
-    """ACP-SGD's fixed factor is a step old, and one atom leaves most of a gradient for later."""
+    """Applies to ACP-SGD: its fixed factor is a step old, and one atom leaves most of a gradient
+    for later.
+    """
     late = s.comm_type == "ACPSGD" or any(getattr(one, "rank", 0) == 1 for one in s.codecs)
     return momentum_after_factors(s) and late
 
 
 def momentum_after_factors(s: Settings) -> bool:
-    """As PowerSGD was published, which goes well at most ranks."""
+    """Applies to PowerSGD as published, which converges at most ranks."""
     given = kind_of(s.memory) is Residual and own_memory(s.comm_type) is not None
     return given and s.optimizer == "sgd" and s.momentum > 0
 
 
 def momentum_of_what_was_sent(s: Settings) -> bool:
-    """As above, at the workers."""
+    """Applies to momentum in the workers' memories, as above."""
     return kind_of(s.memory) is MomentumCorrection and "masking=False" in s.memory
 
 
 def long_signs(s: Settings) -> bool:
-    """A step of signs has no magnitude but the learning rate."""
+    """Applies to signs: a step has no magnitude but the learning rate."""
     return s.peak_lr > LARGE_FOR_SIGNS and any(one.votes for one in s.codecs)
 
 
@@ -110,7 +122,7 @@ def undamped_noise(s: Settings) -> bool:
 
 
 def late_feedback(s: Settings) -> bool:
-    """Late gradients wait in the memory and arrive stale."""
+    """Applies to late gradients, which wait in the memory and arrive stale."""
     return s.num_aggregate < s.workers and kind_of(s.memory).feeds_back
 
 

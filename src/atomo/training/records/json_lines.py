@@ -30,12 +30,13 @@ def append_line(path: Path, record: Mapping[str, object]) -> None:
 
 
 def own(path: Path, flags: int = 0) -> BinaryIO:
-    """The file, open to be written."""
+    """Returns the file, open to be written."""
     return os.fdopen(open_own(path, flags), "wb")
 
 
 def lines(path: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[Any]:
-    """The JSON lines of `path`, none when it does not exist; cuts off a last one that is torn.
+    """Returns the JSON lines of `path`, none when it does not exist; cuts off a last one that is
+    torn.
 
     Raises:
         CheckpointError: it cannot be read, or a line before the last is no JSON.

@@ -126,7 +126,7 @@ def append(file: int, line: bytes) -> None:
 
 
 def reopened(path: Path) -> int:
-    """A log to append to, without the line at its end that was torn, if one was."""
+    """Returns a log to append to, without the line at its end that was torn, if one was."""
     file = open_own(path, os.O_APPEND | os.O_CREAT)
     try:
         size = os.fstat(file).st_size

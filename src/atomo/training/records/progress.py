@@ -41,7 +41,7 @@ class Progress:
         self._step_s = 0.0  # smoothed
 
     def done(self, taken: Step) -> StepDone:
-        """The event of a step."""
+        """Returns the event of a step."""
         job, exchanged = self._job, taken.exchanged
         reports = list(exchanged.reports.values())
         images = sum(report.images for report in reports)

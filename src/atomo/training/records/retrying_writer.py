@@ -55,7 +55,7 @@ class RetryingWriter:
         return not self.works and self._clock() >= self._next
 
     def attempt(self, write: Callable[[], object]) -> bool:
-        """Writes; whether it could.
+        """Writes; returns False if that failed.
 
         Raises:
             FolderTaken: another run has the folder, and nothing may be written there any more.

@@ -37,7 +37,8 @@ NONE: Final = GradientCounts(asked=0, used=0, late=0, lost=0, under_way=0)
 
 @contextmanager
 def owned(folder: Path) -> Iterator[Ownership]:
-    """The right to the folder of a run, which is made where there is none, while the block runs.
+    """Holds the right to the folder of a run while the block runs; the folder is made if there is
+    none.
 
     Raises:
         CheckpointError: it cannot be made.
@@ -76,7 +77,7 @@ class RunRecorder:
     def __init__(
         self, job: Job, tell: Callable[[Event], None], owner: Ownership | None = None
     ) -> None:
-        """A recorder.
+        """Creates a recorder.
 
         Args:
             job: whose folder it is.

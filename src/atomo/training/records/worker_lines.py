@@ -59,6 +59,6 @@ class WorkerLines:
 
 
 def precision(metrics: Mapping[str, float]) -> str:
-    """Two metrics in percent."""
+    """Formats two metrics in percent."""
     top1, top5 = (100 * metrics.get(key, NOTHING) for key in ("top1", "top5"))
     return f"Prec@1: {top1: .4f}, Prec@5: {top5: .4f}"

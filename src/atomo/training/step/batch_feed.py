@@ -34,7 +34,7 @@ class Feed:
         self._coming: tuple[Order, Future[Batch]] | None = None
 
     def batch(self, order: Order, following: Callable[[], Order | None]) -> Batch:
-        """A batch on the device.
+        """Returns a batch on the device.
 
         Args:
             order: what it is.
@@ -55,7 +55,7 @@ class Feed:
         return found.to(self._device)
 
     def close(self) -> None:
-        """After the last batch."""
+        """Ends the feed after the last batch."""
         self._maker.shutdown(cancel_futures=True)
 
     def _made(self, order: Order) -> Batch:

@@ -58,7 +58,7 @@ class ForwardBackward:
         whole: Callable[[], None] = lambda: None,
         rows: dict[str, RowGradient] | None = None,
     ) -> None:
-        """The passes of one worker.
+        """Creates the passes of one worker.
 
         Args:
             job: what is trained; its model goes to `device`.
@@ -122,7 +122,7 @@ class ForwardBackward:
         self._feed.close()
 
     def share(self, workers: Sequence[int]) -> None:
-        """From now on these workers, of which this is one, share the samples of a step."""
+        """Divides the samples of a step among these workers, of which this is one, from now on."""
         self._shard.divide(workers.index(self.worker), len(workers))
 
     def _attempt(self, parts: Sequence[Int64[Tensor, " _"]]) -> list[tuple[float, float, float]]:
@@ -135,8 +135,8 @@ class ForwardBackward:
         return [self._pass(place, parts) for place in range(len(parts))]
 
     def _pass(self, place: int, parts: Sequence[Int64[Tensor, " _"]]) -> tuple[float, float, float]:
-        """Forward and backward for one of some batches: its part of the loss, how many samples are
-        right, and how many there are. Buckets are pushed during the last one, as they come.
+        """Runs forward and backward for one of some batches; returns its part of the loss, its
+        samples, and how many are right.
         """
         batch, objective, of = self._batch(place, parts), self._job.workload.objective, len(parts)
         with forward_in(self._job.settings.precision, self._device):

@@ -16,7 +16,7 @@ __all__ = ["sample_gradient"]
 def sample_gradient(
     network: str, dataset: str, data_dir: Path, *, steps: int, batch_size: int = 32, seed: int = 1
 ) -> dict[str, Tensor]:
-    """The gradient after `steps` steps of plain SGD, by parameter name, in forward order.
+    """Returns the gradient after `steps` steps of plain SGD, by parameter name, in forward order.
 
     Raises:
         ConfigError: a name is unknown.

@@ -53,7 +53,7 @@ class MpiTransport(Transport):
         here: Sequence[int],
         processes: Sequence[ProcessId] | None = None,
     ) -> None:
-        """A rank.
+        """Creates a rank.
 
         Args:
             world: all ranks of the job; a communicator for this transport alone.

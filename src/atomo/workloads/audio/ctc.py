@@ -60,7 +60,7 @@ class CTC(Objective):
     def loss(
         self, outputs: Float[Tensor, "b t k"], targets: Int64[Tensor, "b n"]
     ) -> Float[Tensor, ""]:
-        """In float32, whatever the network is computed in.
+        """Computes the loss in float32, whatever the network computes in.
 
         Args:
             outputs: logarithms of probabilities, as `silence_after_end` returns them.

@@ -32,7 +32,7 @@ class FrameBiLSTM(Module):
     """
 
     def __init__(self, coefficients: int, hidden: int, stride: int, characters: int) -> None:
-        """A network with first weights.
+        """Creates a network with first weights.
 
         Args:
             coefficients: of each frame.
@@ -67,7 +67,7 @@ class FrameBiLSTM(Module):
 
 @torch.no_grad()
 def initialise_weights(network: FrameBiLSTM) -> None:
-    """First weights that keep a signal's size from layer to layer.
+    """Draws first weights that keep a signal's size from layer to layer.
 
     With PyTorch's own, which shrink it, the network says nothing but blank for three times as many
     steps. Convolutions: He et al., 2015. LSTMs: Saxe et al., "Exact solutions to the nonlinear

@@ -35,14 +35,13 @@ class SpokenSamples(Samples):
     def __init__(
         self, prompts: Sequence[Prompt], alphabet: Alphabet, seconds: int, stride: int
     ) -> None:
-        """The recordings of some prompts.
+        """Creates the recordings of some prompts.
 
         Args:
             prompts: of the split.
             alphabet: that texts are spelled in.
             seconds: the longest recording.
             stride: frames that the network makes one of.
-
         """
         self._prompts, self._seconds, self._stride = prompts, seconds, stride
         self._texts = [alphabet.numbers(one.text) for one in prompts]

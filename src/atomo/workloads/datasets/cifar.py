@@ -40,7 +40,7 @@ class Variant:
         return original(self.name.upper())
 
     def host(self) -> str:
-        """Host of the archive."""
+        """Returns the host of the archive."""
         return str(urlsplit(self.original.url).hostname)
 
 

@@ -35,7 +35,9 @@ def epoch_seed(run_seed: int, epoch: int) -> int:
 def uniforms(
     seed: int, indices: Int64[torch.Tensor, " b"], count: int
 ) -> Float64[torch.Tensor, "b {count}"]:
-    """`count` numbers in [0, 1) for each index, each a pure function of (seed, index, position)."""
+    """Draws `count` numbers in [0, 1) for each index, each a pure function of (seed, index,
+    position).
+    """
     streams = mix(mix(word(seed)) + (indices + 1) * GAMMA)
     steps = torch.arange(1, count + 1, device=indices.device) * GAMMA
     return shifted(mix(streams[:, None] + steps), 11).double() * 2.0**-53
@@ -47,12 +49,14 @@ def word(value: int) -> Int64[torch.Tensor, ""]:
 
 
 def mix(z: Int64[torch.Tensor, "*shape"]) -> Int64[torch.Tensor, "*shape"]:
-    """SplitMix64's finaliser: a bijection in which every bit of the input reaches every output."""
+    """Applies SplitMix64's finaliser: a bijection in which every bit of the input reaches every
+    output.
+    """
     z = (z ^ shifted(z, 30)) * FIRST
     z = (z ^ shifted(z, 27)) * SECOND
     return z ^ shifted(z, 31)
 
 
 def shifted(z: Int64[torch.Tensor, "*shape"], bits: int) -> Int64[torch.Tensor, "*shape"]:
-    """`z` >> `bits` without the copies of the sign bit that torch shifts in."""
+    """Computes `z` >> `bits` without the copies of the sign bit that torch shifts in."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)

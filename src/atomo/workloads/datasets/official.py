@@ -14,7 +14,9 @@ __all__ = ["original", "require_intact"]
 
 
 def original(name: str) -> Any:
-    """Torchvision's class of this name: it knows where the files are and how to read them."""
+    """Returns torchvision's class of this name: it knows where the files are and how to
+    read them.
+    """
     from torchvision import datasets
 
     return getattr(datasets, name)

@@ -98,7 +98,8 @@ def read_runs(counts: Any, size: object, height: int, width: int) -> Runs:
 
 
 def decompress_counts(text: str) -> list[int]:
-    """The counts in a string of pycocotools: five bits a character, differences from the third on.
+    """Returns the counts in a string of pycocotools: five bits a character, differences from the
+    third on.
 
     It is read here since pycocotools trusts it.
     """
@@ -118,7 +119,7 @@ def decompress_counts(text: str) -> list[int]:
 
 
 def mask_of(outline: Outline, height: int, width: int) -> UInt8[np.ndarray, "h w"]:
-    """1 where the object is."""
+    """Returns 1 where the object is."""
     # pycocotools' own `decode` warns of what it does with NumPy 2.
     counts = decompress_counts(outline.encoded(height, width)["counts"].decode())
     inside = (np.arange(len(counts)) % 2).astype(np.uint8)

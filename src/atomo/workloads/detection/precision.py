@@ -48,7 +48,7 @@ class SummedLosses(Objective):
         return outputs.sum()
 
     def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """None: in training a detector says no more than its losses."""
+        """Returns None: in training a detector says no more than its losses."""
         return outputs.new_zeros(())
 
 
@@ -147,7 +147,7 @@ class AveragePrecisionScorer(Scorer):
         boxes: Float[Tensor, "n 4"],
         masks: Float[Tensor, "n s s"],
     ) -> list[dict[str, Any]]:
-        """Each mask on its image, in runs of pixels."""
+        """Returns each mask on its image, in runs of pixels."""
         pictures = self._truth.annotations.pictures
         sizes = [(pictures[place].height, pictures[place].width) for place in places]
         each = zip(named, boxes, masks, sizes, strict=True)

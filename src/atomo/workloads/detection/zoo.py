@@ -82,7 +82,7 @@ def pyramid(name: str, width: int) -> Module:
 
 
 def build_faster_rcnn(name: str, frame: DetectorSizes) -> Module:
-    """Faster R-CNN on a residual network with a pyramid; at 256 channels, torchvision's."""
+    """Builds Faster R-CNN on a residual network with a pyramid; at 256 channels, torchvision's."""
     from torchvision.models.detection.faster_rcnn import FasterRCNN
 
     built: Module = FasterRCNN(
@@ -103,7 +103,7 @@ def box_head(frame: DetectorSizes) -> dict[str, Module]:
 
 
 def build_mask_rcnn(name: str, frame: DetectorSizes) -> Module:
-    """Mask R-CNN likewise."""
+    """Builds Mask R-CNN likewise."""
     from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, MaskRCNNPredictor
 
     width = frame.width

@@ -29,7 +29,7 @@ LABEL_METRICS: Final = (
 def inverse_propensities(
     counts: Float64[Tensor, " l"], samples: int, a: float, b: float
 ) -> Float64[Tensor, " l"]:
-    """1 / p of each label: 1 + C exp(-A log(N_l + B)), with C = (log N - 1) (B + 1)^A.
+    """Computes 1 / p of each label: 1 + C exp(-A log(N_l + B)), with C = (log N - 1) (B + 1)^A.
 
     Args:
         counts: training samples that have it, N_l.

@@ -101,7 +101,7 @@ def weights(texts: list[str], path: Path, number: int) -> np.ndarray:
 
 
 def join_samples(rows: list[Row]) -> Bags:
-    """All rows, end to end."""
+    """Returns all rows, end to end."""
     labels, features, values = ([row[part] for row in rows] for part in range(3))
     return Bags(
         torch.from_numpy(np.concatenate(features)),

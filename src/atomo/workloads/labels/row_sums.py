@@ -23,7 +23,7 @@ def sums_of_rows(
     starts: Int64[Tensor, " b_plus_1"],
     values: Float[Tensor, " f"],
 ) -> Float[Tensor, "b h"]:
-    """For each sample the sum of the rows that it names, each times its value.
+    """Computes, for each sample, the sum of the rows that it names, each times its value.
 
     Args:
         weight: the matrix; its gradient is sparse, its rows in order, and each there once.

@@ -37,7 +37,9 @@ class LabelSamples(Samples):
         return len(self.table.bags)
 
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
-        """Features, where each sample's begin, their values, and a 1 for each label."""
+        """Returns the features, the first one of each sample, their values, and a 1 for
+        each label.
+        """
         bags = self.table.bags.chosen(indices)
         rows = torch.arange(len(indices)).repeat_interleave(bags.label_starts.diff())
         targets = torch.zeros(len(indices), self.table.labels)

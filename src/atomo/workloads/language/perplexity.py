@@ -37,7 +37,7 @@ class NextWord(Objective):
         return replace(self, smoothing=share)
 
     def right(self, outputs: Float[Tensor, "b s v"], targets: Int64[Tensor, "b t"]) -> Tensor:
-        """For each window the share of its words that are the likeliest, added up."""
+        """Adds up, over windows, the share of the words that are the likeliest."""
         said = outputs[:, -targets.shape[1] :].argmax(2) == targets
         return (said.sum(1) / (targets != NO_WORD).sum(1)).sum()
 

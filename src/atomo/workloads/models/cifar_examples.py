@@ -77,7 +77,7 @@ def first_layer(old: torch.nn.Conv2d, channels: int, large: bool) -> torch.nn.Co
 
 
 def resnext(depths: tuple[int, ...], input_shape: Shape, classes: int) -> torch.nn.Module:
-    """ResNeXt of 32 groups, 4 channels each: Xie et al., CVPR 2017."""
+    """Builds a ResNeXt of 32 groups, 4 channels each: Xie et al., CVPR 2017."""
     from torchvision.models import resnet
 
     network: torch.nn.Module = resnet.ResNet(

@@ -46,7 +46,7 @@ class Block(Module):
         return relu(self.bn2(self.conv2(hidden)) + self.shortcut(x))
 
     def shortcut(self, x: Float[Tensor, "n inputs h w"]) -> Float[Tensor, "n outputs h2 w2"]:
-        """Option A: every second pixel, and zeros for the channels that the input lacks."""
+        """Applies option A: every second pixel, and zeros for the channels that the input lacks."""
         return pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.widening))
 
 

@@ -9,7 +9,9 @@ __all__ = ["DENSENET"]
 
 
 def densenet(input_shape: Shape, classes: int) -> Module:
-    """DenseNet-121 for large images, else the paper's 100 layers of growth rate 12 for CIFAR."""
+    """Builds DenseNet-121 for large images, else the paper's 100 layers of growth rate 12 for
+    CIFAR.
+    """
     layers = layers121 if is_large(input_shape) else layers100
     network = layers(input_shape[0], classes)
     he_normal(network)
@@ -17,7 +19,7 @@ def densenet(input_shape: Shape, classes: int) -> Module:
 
 
 def layers121(channels: int, classes: int) -> Module:
-    """Growth rate 32 in four blocks: table 1 of the paper."""
+    """Builds growth rate 32 in four blocks: table 1 of the paper."""
     network: Module = torchvision_builder("densenet121")(num_classes=classes)
     first = Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
     network.set_submodule("features.conv0", first)
@@ -25,7 +27,7 @@ def layers121(channels: int, classes: int) -> Module:
 
 
 def layers100(channels: int, classes: int) -> Module:
-    """Growth rate 12 in three blocks of 16 layers, two convolutions each: section 4.1."""
+    """Builds growth rate 12 in three blocks of 16 layers, two convolutions each: section 4.1."""
     network: Module = torchvision_builder("DenseNet")(
         growth_rate=12, block_config=(16, 16, 16), num_init_features=24, num_classes=classes
     )

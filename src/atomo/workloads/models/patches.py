@@ -48,7 +48,8 @@ class Mlp(Module):
 
 
 def first_weights(network: Module, head: Linear) -> None:
-    """Glorot's uniform for linear layers, LeCun's normal for patches; the head and biases are 0.
+    """Draws Glorot's uniform for linear layers, LeCun's normal for patches; the head and biases are
+    0.
 
     With a head of zeros the first scores are those of guessing, as in the published fine-tuning.
     """

@@ -53,7 +53,7 @@ def vgg(depths: tuple[int, ...], normalise: bool, input_shape: Shape, classes: i
 
 
 def convolutions(depths: tuple[int, ...], normalise: bool, channels: int) -> Sequential:
-    """Five stages of 3x3 convolutions, each halving the image at its end.
+    """Builds five stages of 3x3 convolutions, each halving the image at its end.
 
     Pooling rounds up, which changes nothing at 32 or 224 pixels and lets 28 pass.
     """

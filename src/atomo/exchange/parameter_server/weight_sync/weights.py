@@ -21,7 +21,7 @@ class FullSync(WeightSync):
     """Workers need no optimiser, and no memory of what came before."""
 
     def __init__(self, relays: bool = False, dtype: torch.dtype = torch.float32) -> None:
-        """A way down.
+        """Creates the weight sync.
 
         Args:
             relays: whether workers hand the weights on, so that one copy leaves the master.

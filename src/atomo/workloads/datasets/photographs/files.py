@@ -100,7 +100,8 @@ def decode_image(path: str) -> UInt8[Tensor, "3 h w"]:
 
 
 def common_size(paths: Iterable[str]) -> tuple[int, int] | None:
-    """Height and width if all images share them. Reads headers, up to the first that differs.
+    """Returns height and width if all images share them. Reads headers, up to the first that
+    differs.
 
     Raises:
         DataError: a file is no image.
@@ -114,7 +115,7 @@ def common_size(paths: Iterable[str]) -> tuple[int, int] | None:
 
 
 def header_size(path: str) -> tuple[int, int]:
-    """Height and width, without decoding the pixels."""
+    """Reads height and width, without decoding the pixels."""
     try:
         with open_plain(Path(path), linked=True) as file, Image.open(file) as image:
             return image.height, image.width

@@ -45,7 +45,7 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
 
 
 def shared_size(trees: tuple[Tree, Tree]) -> tuple[int, int] | None:
-    """Height and width if all images share them and something follows from it."""
+    """Returns height and width if all images share them and something follows from it."""
     first = header_size(trees[0].paths[0])
     if max(first) > SMALL and not fits(trees, first):
         return None  # a large data set is spared the reading of every header
@@ -53,7 +53,8 @@ def shared_size(trees: tuple[Tree, Tree]) -> tuple[int, int] | None:
 
 
 def find_trees(root: Path, test_names: Sequence[str]) -> tuple[Tree, Tree] | None:
-    """The trees in `root`/train (or Train) and in the first of `root`/`test_names`, if both are.
+    """Returns the trees in `root`/train (or Train) and in the first of `root`/`test_names`, if both
+    are.
 
     Raises:
         DataError: a tree is empty, or their classes differ.

@@ -130,7 +130,9 @@ def crop(
 def crop_box(
     height: int, width: int, draws: Sequence[float], area: tuple[float, float] = AREA
 ) -> tuple[int, int, int, int]:
-    """Top, left, height and width of the first crop drawn that fits, or else of a central one."""
+    """Draws crops; returns top, left, height and width of the first that fits, or else of a central
+    one.
+    """
     for share, ratio in zip(draws[0 : 2 * TRIES : 2], draws[1 : 2 * TRIES : 2], strict=True):
         pixels = height * width * between(area, share)
         aspect = math.exp(between(LOG_RATIO, ratio))

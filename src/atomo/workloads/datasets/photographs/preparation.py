@@ -58,7 +58,7 @@ def squash(photo: UInt8[torch.Tensor, "3 h w"], size: int) -> UInt8[torch.Tensor
 def turn(
     photo: UInt8[torch.Tensor, "3 h w"], size: int, draws: Sequence[float]
 ) -> UInt8[torch.Tensor, "3 s s"]:
-    """Mirrored half of the time in each direction, blurred and turned; corners become black."""
+    """Mirrors in each direction half of the time, blurs and turns; corners become black."""
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
     across, down, blur, angle = draws

@@ -98,7 +98,7 @@ def check_size(path: Path, said: str, archive: zipfile.ZipFile) -> None:
 
 
 def our_name(key: str) -> str:
-    """Our name of a published key.
+    """Returns our name of a published key.
 
     >>> our_name("Transformer/encoderblock_3/MlpBlock_3/Dense_1/kernel")
     'blocks.3.mlp.fc2.weight'

@@ -103,7 +103,7 @@ def misfit(path: Path, what: str) -> ConfigError:
 def resize_positions(
     positions: Float[Tensor, "1 old width"], tokens: int
 ) -> Float[Tensor, "1 new width"] | Float[Tensor, "1 old width"]:
-    """Position embeddings of a square grid on another one, bilinear, corners on corners.
+    """Resizes position embeddings of a square grid to another one, bilinear, corners on corners.
 
     So the published code does it (`scipy.ndimage.zoom`, order 1); timm leaves half a cell at the
     edges. Tokens before the grid, such as that of the class, keep theirs. What is no square grid

@@ -35,13 +35,13 @@ def planted(self, step):
 Master._take_step = planted
 """
 REPLICA = """
-from atomo.training.loop.replica import Replica
-original = Replica.take_step
+from atomo.training.loop.replica import TrainingReplica
+original = TrainingReplica.take_step
 def planted(self, *, ending, saving):
     if self.step == 2:
         {fault}
     return original(self, ending=ending, saving=saving)
-Replica.take_step = planted
+TrainingReplica.take_step = planted
 """
 ALIKE = ("--comm-type=Allgather", "--n=2")
 DEFECT = "raise ValueError('planted')"
@@ -248,7 +248,7 @@ def test_ranks_without_a_master_go_on_without_those_that_are_stopped_or_killed(t
 def test_a_silent_master_is_noticed_too(tmp_path):
     code, output = broken(tmp_path, {0: MASTER.format(fault=SILENCE)}, "--timeout=12", "--n=2")
     assert code == 5, output
-    assert "atomo: rank 1 (worker), step 2: rank 1 waited 18 s for the master's order" in output
+    assert "atomo: rank 1 (worker), step 2: rank 1 waited 18 s for the master's command" in output
 
 
 @pytest.mark.long

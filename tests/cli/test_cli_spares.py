@@ -57,13 +57,13 @@ def test_spares_take_the_places_of_workers_that_die_at_the_start_and_in_a_step(t
 
 REPLICA = """
 import os, signal
-from atomo.training.loop.replica import Replica
-original = Replica.take_step
+from atomo.training.loop.replica import TrainingReplica
+original = TrainingReplica.take_step
 def planted(self, **asks):
     if self.step == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return original(self, **asks)
-Replica.take_step = planted
+TrainingReplica.take_step = planted
 """
 
 

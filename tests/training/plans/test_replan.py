@@ -147,7 +147,7 @@ def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
         held.append({name: one.clone() for name, one in worker_state(memory, model).items()})
 
     monkeypatch.setattr(
-        f"atomo.training.{'worker' if case['n'] == 3 else 'replica'}.restore", spied
+        f"atomo.training.loop.{'worker' if case['n'] == 3 else 'replica'}.restore", spied
     )
     monkeypatch.setattr(replan, "measure_job", measured())
     monkeypatch.setattr(rank, "ReplanLoop", partial(ReplanLoop, rules=RULES))

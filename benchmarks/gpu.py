@@ -33,8 +33,8 @@ from atomo.kernels.quantise import cuda as triton_levels
 from atomo.kernels.quantise import reference as torch_levels
 from atomo.kernels.rice import cuda as triton_rice
 from atomo.kernels.rows import stacked
-from atomo.kernels.select import cuda as triton_select
-from atomo.kernels.select import reference as torch_select
+from atomo.kernels.selection import cuda as triton_select
+from atomo.kernels.selection import reference as torch_select
 from atomo.kernels.sign import cuda, reference
 
 REPEATS = 20

@@ -6,7 +6,8 @@ import torch
 from gpu_codes import check_codes
 from torch import Generator, Tensor
 
-from atomo.kernels import rice, select
+from atomo.kernels import rice
+from atomo.kernels import selection as select
 from atomo.kernels.momentum import cpu as numba_momentum
 from atomo.kernels.momentum import cuda as triton_momentum
 from atomo.kernels.powers import cpu as numba_powers
@@ -16,8 +17,8 @@ from atomo.kernels.quantise import cpu as numba_levels
 from atomo.kernels.quantise import cuda as triton_levels
 from atomo.kernels.rice import cuda as triton_rice
 from atomo.kernels.rows import stacked
-from atomo.kernels.select import cpu as numba_select
-from atomo.kernels.select import cuda as triton_select
+from atomo.kernels.selection import cpu as numba_select
+from atomo.kernels.selection import cuda as triton_select
 from atomo.kernels.sign import cpu, cuda
 
 __all__ = ["FORM", "LOW", "MOST", "SEED", "checked", "few", "normal"]

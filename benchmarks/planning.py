@@ -18,8 +18,8 @@ from typing import Final
 
 import numpy as np
 
+from atomo.cli.explanation.inputs import profile_of
 from atomo.cli.explanation.options import ExplainOptions
-from atomo.cli.explanation.profile import profile_of
 from atomo.codecs import make_codec
 from atomo.fusion.flow import Flow, Times
 from atomo.fusion.partition import best_partition, bound

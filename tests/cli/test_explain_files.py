@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import Generator, Tensor
 
 from atomo.cli import main
+from atomo.cli.explanation.inputs import profile_of
 from atomo.cli.explanation.options import ExplainOptions
-from atomo.cli.explanation.profile import profile_of
 from atomo.cli.explanation.run import with_enclosing_run
 from atomo.config.settings import Settings
 from atomo.errors import AtomoError, ConfigError

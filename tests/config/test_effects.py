@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from atomo.cli import bench, inspect, sweep, throughput
+from atomo.cli import bench, sweep, throughput
+from atomo.cli import inspect_gradient as inspect
 from atomo.cli.bench import BenchOptions
 from atomo.cli.explanation import effects as explain_effects
 from atomo.cli.explanation.options import ExplainOptions
-from atomo.cli.inspect import InspectOptions
+from atomo.cli.inspect_gradient import InspectOptions
 from atomo.config.effect_tables import ALWAYS, build_reporting_idle
 from atomo.config.effects import TRAIN_EFFECTS
 from atomo.config.settings import Settings

@@ -14,7 +14,7 @@ from atomo.errors import Diverged
 from atomo.exchange.collectives.direct import Direct
 from atomo.exchange.engine.serial_executor import SerialExecutor
 from atomo.exchange.engine.stages import StagePipeline, StageWork
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.options import HookOptions, make_exchange
 from atomo.transports.local import network
 

@@ -21,7 +21,7 @@ from atomo.exchange import Compressor
 from atomo.exchange.collectives.direct import Direct
 from atomo.exchange.compressor import add_frame, add_frames
 from atomo.fusion import plan
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.options import HookOptions, make_exchange
 from atomo.kernels import entropy

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atomo.errors import AtomoError
 from atomo.exchange.collectives.direct import Direct
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.code_spec import parse_code
 from atomo.hooks.options import HookOptions, make_exchange

@@ -3,7 +3,7 @@
 import torch
 from support.draws import normal
 
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 
 __all__ = ["PARAMETERS", "apart", "padded", "row_of", "strided"]
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from atomo.codecs import make_codec
 from atomo.errors import ConfigError
-from atomo.hooks.adapter.chunk import Codecs, bucket_of
+from atomo.hooks.adapter.chunks import Codecs, bucket_of
 from atomo.hooks.ddp import check_bucket, stride_in
 from atomo.hooks.option_checks import check_model
 

@@ -13,7 +13,7 @@ from atomo.kernels.backends import backend_for
 
 ROOM = Path(atomo.kernels.__file__).parent
 NAMES = {"cuda": "Triton", "reference": "PyTorch", "cpu": "the host"}  # as docs/gpu.md has them
-BLOCKS = {"random"}  # a part of backends, without dispatch
+BLOCKS = {"random_words"}  # a part of backends, without dispatch
 BACKENDS = sorted(
     (path.parent.name, path.stem)
     for name in NAMES

@@ -10,7 +10,7 @@ from support.draws import normal
 from torch import Tensor
 
 from atomo.kernels import quantise
-from atomo.kernels.select import bits_of
+from atomo.kernels.selection import bits_of
 
 N = 5000  # whole tiles and a last one
 LOW = bits_of(1.0)
@@ -21,15 +21,15 @@ FORM = quantise.FORMS[1]
 # By kernel: its arguments, from a gradient that is read. What it changes is float32 and made here.
 Arguments = Callable[[Tensor], tuple[Any, ...]]
 READERS: dict[str, Arguments] = {
-    "select.above": lambda g: (normal(N, seed=2), g, LOW),
+    "selection.above": lambda g: (normal(N, seed=2), g, LOW),
     "select.above alone": lambda g: (g, None, LOW),
-    "select.largest": lambda g: (normal(N, seed=2), g, 50),
+    "selection.largest": lambda g: (normal(N, seed=2), g, 50),
     "select.largest alone": lambda g: (g, None, 50),
     "select.largest nearly all": lambda g: (g, None, N - 10),
-    "select.magnitudes": lambda g: (normal(N, seed=2), g, ALL_OF_IT),
+    "selection.magnitudes": lambda g: (normal(N, seed=2), g, ALL_OF_IT),
     "select.magnitudes alone": lambda g: (g, None, ALL_OF_IT),
-    "select.largest_bits": lambda g: (g,),
-    "select.chunk_sums": lambda g: (normal(N, seed=2), g, 64),
+    "selection.largest_bits": lambda g: (g,),
+    "selection.chunk_sums": lambda g: (normal(N, seed=2), g, 64),
     "select.chunk_sums alone": lambda g: (g, None, 64),
     "momentum.grow_above": lambda g: (normal(N, seed=2), normal(N, seed=3), g, 0.9, False, LOW),
     "momentum.grow_above nesterov": lambda g: (
@@ -62,7 +62,7 @@ READERS: dict[str, Arguments] = {
 }  # fmt: skip
 # The specialised path of these always runs: its loads widen, each in a kernel of its own.
 KEPT = {
-    "select.above", "select.magnitudes", "momentum.grow_above", "sign.add_pack_sum",
+    "selection.above", "selection.magnitudes", "momentum.grow_above", "sign.add_pack_sum",
     "quantise.quantise", "powers.pack_powers", "sketch.fill_cells", "cast.add_to_half",
 }  # fmt: skip
 

@@ -98,12 +98,12 @@ KERNELS = {
     "radix.tell_kth": ("*i64 i64 *i64", {"VALUES": 2048, "NOT_FINITE": 2040}),
     "radix.count_larger": ("*i32 *i64 *i64 i64 *i64", {"BLOCK": 2048}),
     "radix.move_larger": ("*i64 *i32 *i64 *i64 i64 *i64 i64 *i64 *i32", {"BLOCK": 2048}),
-    "select.mark": ("*fp32 *fp32 *i64 *i32 *i64 i64", {"ADD": True, "BLOCK": 2048}),
-    "select.move": ("*fp32 *i32 *i64 i64 *i64 *fp32", {"CLEAR": True, "BLOCK": 2048}),
-    "select.most_of_blocks": ("*fp32 *i32 i64", {"BLOCK": 2048}),
-    "select.gather": ("*fp32 *fp32 *i64 *i32 i64", {"ADD": True, "BLOCK": 2048}),
-    "select.sum_chunks": ("*fp32 *fp32 *fp64 i64 i64", {"ADD": True, "BLOCK": 2048}),
-    "select.add_tiles": (
+    "selection.mark": ("*fp32 *fp32 *i64 *i32 *i64 i64", {"ADD": True, "BLOCK": 2048}),
+    "selection.move": ("*fp32 *i32 *i64 i64 *i64 *fp32", {"CLEAR": True, "BLOCK": 2048}),
+    "selection.most_of_blocks": ("*fp32 *i32 i64", {"BLOCK": 2048}),
+    "selection.gather": ("*fp32 *fp32 *i64 *i32 i64", {"ADD": True, "BLOCK": 2048}),
+    "selection.sum_chunks": ("*fp32 *fp32 *fp64 i64 i64", {"ADD": True, "BLOCK": 2048}),
+    "selection.add_tiles": (
         "*fp32 *i64 *fp32 *i64 i32 i32 i64 fp32",
         {"SETS": 8, "TILE": 8192, "LANES": 128},
     ),
@@ -124,8 +124,8 @@ KERNELS = {
 # Which of their arguments is a gradient, that may be bfloat16.
 GRADIENTS = {
     "sketch.fill": 0, "momentum.grow_and_mark": 2, "moments.sum_pieces": 0, "powers.pack_tiles": 0,
-    "powers.pack_last": 0, "quantise.round_tiles": 0, "select.mark": 1, "select.most_of_blocks": 0,
-    "select.gather": 1, "select.sum_chunks": 1, "sign.pack_tiles": 1, "sign.sum_runs": 0,
+    "powers.pack_last": 0, "quantise.round_tiles": 0, "selection.mark": 1, "selection.most_of_blocks": 0,
+    "selection.gather": 1, "selection.sum_chunks": 1, "sign.pack_tiles": 1, "sign.sum_runs": 0,
 }  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def of_half(name: str) -> tuple[str, dict[str, object]]:
 COMPILED = KERNELS | {f"{name} bf16": of_half(name) for name in GRADIENTS}
 
 # Those that read and write all of a vector.
-WIDE = {"momentum.grow_and_mark", "powers.pack_tiles", "select.mark", "sign.pack_tiles"}
+WIDE = {"momentum.grow_and_mark", "powers.pack_tiles", "selection.mark", "sign.pack_tiles"}
 
 COMPILE = """
 import json, sys

@@ -5,7 +5,8 @@ import torch
 from support.backends import Backend, every_backend
 from support.draws import normal
 
-from atomo.kernels import momentum, select
+from atomo.kernels import momentum
+from atomo.kernels import selection as select
 
 each_backend = every_backend("momentum")
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from atomo.kernels.random import LANES, reference
-from atomo.kernels.random.cpu import mix, random_words
+from atomo.kernels.random_words import LANES, reference
+from atomo.kernels.random_words.cpu import mix, random_words
 
 LAST = 20  # words of a lane that are ever used
 

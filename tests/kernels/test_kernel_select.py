@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from support.backends import Backend, backends, every_backend
 from support.draws import normal
 
-from atomo.kernels import draws, select
-from atomo.kernels.select import sampled
+from atomo.kernels import draws
+from atomo.kernels import selection as select
+from atomo.kernels.selection import sampled
 
-each_backend = every_backend("select", interpreted=False)
+each_backend = every_backend("selection", interpreted=False)
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
 
@@ -137,7 +138,7 @@ def test_survivors_of_a_table_of_four_slots_each():
     assert not kept.equal(draws.survivors(torch.arange(k) * 37, 100, slots))
 
 
-@every_backend("select")
+@every_backend("selection")
 @pytest.mark.parametrize("k", [40, pytest.param(2999, marks=pytest.mark.slow)])
 def test_each_backend_finds_the_same(backend: Backend, k, monkeypatch):
     """Selects from more than one block: of equal entries the first, with few samples of many."""
@@ -152,7 +153,7 @@ def test_each_backend_finds_the_same(backend: Backend, k, monkeypatch):
     assert found.equal(total[wanted])
 
 
-@every_backend("select")
+@every_backend("selection")
 def test_each_backend_sums_and_looks_up_the_same(backend: Backend):
     values, added = normal(4099), normal(4099, seed=2)
     total, positions = values + added, torch.arange(3, 4099, 2)
@@ -170,7 +171,7 @@ def test_each_backend_sums_and_looks_up_the_same(backend: Backend):
     assert values.equal(torch.where(total.abs() >= 1.5, 0.0, total))
 
 
-@every_backend("select")
+@every_backend("selection")
 @pytest.mark.parametrize("bad", [float("nan")])
 def test_each_backend_finds_what_is_not_finite(backend: Backend, bad):
     values = normal(2100)
@@ -179,7 +180,7 @@ def test_each_backend_finds_what_is_not_finite(backend: Backend, bad):
         backend.largest(values, None, 5)
 
 
-@every_backend("select")
+@every_backend("selection")
 def test_sets_are_added_one_after_the_other(backend: Backend):
     """Compares bytes: sums of floats depend on their order."""
     n, sizes = 9000, (0, 300, 1, 2500)

@@ -12,7 +12,7 @@ from atomo.cli import throughput
 from atomo.cli.bench import BenchOptions
 from atomo.cli.evaluate import EvaluateOptions
 from atomo.cli.explain import ExplainOptions
-from atomo.cli.inspect import InspectOptions
+from atomo.cli.inspect_gradient import InspectOptions
 from atomo.cli.throughput import plan_steps
 from atomo.config.effects import TRAIN_EFFECTS
 from atomo.config.settings import Settings

@@ -128,6 +128,15 @@ def test_networks_and_data_sets_serve_any_training(folder):
         assert rooms_of(others) <= BELOW, f"{name_of(path)} imports {others}"
 
 
+def test_no_module_stands_in_the_place_of_one_of_pythons():
+    """Python started in any folder of the source finds its own modules."""
+    names = {name_of(path): path.stem for path in MODULES}
+    names |= {name_of(path.parent): path.parent.name for path in MODULES if path.parent != PACKAGE}
+    taken = {place for place, name in names.items() if name in sys.stdlib_module_names}
+    # Python has imported its own `codecs` before it looks into any folder.
+    assert taken - {"__main__.py"} == {"codecs"}
+
+
 def test_families_of_codecs_know_nothing_of_each_other():
     """All families may use `dense`, for tensors that are too small for a codec."""
     families = {path.parent.name for path in PACKAGE.glob("codecs/*/__init__.py")}

@@ -26,6 +26,9 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "rank": "be one rank of a job; `train` starts these through mpirun",
     }
 )
+# A file `inspect.py` would hide a module of Python from programs that start in this folder.
+MODULES: Final[Mapping[str, str]] = MappingProxyType({"inspect": "inspect_gradient"})
+
 # They start the processes that compute, and compute nothing themselves.
 LAUNCHERS: Final = frozenset({"train", "sweep", "throughput"})
 
@@ -39,7 +42,8 @@ def act(name: str, words: list[str]) -> int:
     """Runs the command of this name, and imports what it needs only now."""
     if name in LAUNCHERS:
         defer("torch")
-    run: Callable[[Sequence[str]], int] = import_for_good(f"atomo.cli.{name}").main
+    module = import_for_good(f"atomo.cli.{MODULES.get(name, name)}")
+    run: Callable[[Sequence[str]], int] = module.main
     return run(words)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from atomo.cli.explanation.effects import EXPLAIN_EFFECTS, OF_RUN
+from atomo.cli.explanation.inputs import profile_of, scenario_of
 from atomo.cli.explanation.options import (
     DESCRIPTION,
     ExplainOptions,
@@ -15,7 +16,6 @@ from atomo.cli.explanation.options import (
     parse_codecs,
     skipped_communicators,
 )
-from atomo.cli.explanation.profile import profile_of, scenario_of
 from atomo.cli.explanation.run import explain_run, with_enclosing_run
 from atomo.cli.explanation.table import document, table, verdict
 from atomo.codecs import make_codec

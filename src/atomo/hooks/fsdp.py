@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.collective import TorchCollective
 from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange

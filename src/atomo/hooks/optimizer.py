@@ -13,7 +13,7 @@ from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.exchange.collectives.collective import Collective
 from atomo.fusion import plan
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS

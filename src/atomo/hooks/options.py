@@ -16,7 +16,7 @@ from atomo.exchange.collectives.hosts import find_hosts
 from atomo.exchange.compressor import Compressor
 from atomo.hooks.adapter.agreement import check_alike
 from atomo.hooks.adapter.averager import Averager
-from atomo.hooks.adapter.chunk import Codecs
+from atomo.hooks.adapter.chunks import Codecs
 from atomo.hooks.adapter.dense import NEVER, DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.adapter.intra_host import enter

@@ -16,7 +16,7 @@ from atomo.planning.prediction import (
     break_even,
     predict,
 )
-from atomo.planning.profile import Profile, measure_passes
+from atomo.planning.step_profile import Profile, measure_passes
 
 __all__ = [
     "EXCHANGES",

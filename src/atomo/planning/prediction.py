@@ -14,8 +14,8 @@ from atomo.fusion.partition import best_partition
 from atomo.options.grouping import Grouping
 from atomo.planning.costs import Cost, Costs
 from atomo.planning.exchanges import EXCHANGES, ExchangePattern, Link
-from atomo.planning.profile import Profile
 from atomo.planning.rails import HIERARCHICAL, flat_name, rails_done_s
+from atomo.planning.step_profile import Profile
 
 __all__ = ["HostModel", "Prediction", "Scenario", "best_step", "break_even", "predict"]
 

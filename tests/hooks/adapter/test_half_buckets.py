@@ -8,7 +8,7 @@ from torch import Tensor
 
 from atomo.codecs import make_codec
 from atomo.exchange.collectives.direct import Direct
-from atomo.hooks.adapter.chunk import Chunk, Codecs, bucket_of, taken
+from atomo.hooks.adapter.chunks import Chunk, Codecs, bucket_of, taken
 from atomo.hooks.options import HookOptions, make_exchange
 from atomo.kernels.peaks import INFINITY
 from atomo.transports import network

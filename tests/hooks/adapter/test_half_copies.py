@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 
 from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.adapter.averager import Averager
-from atomo.hooks.adapter.chunk import Chunk, taken
+from atomo.hooks.adapter.chunks import Chunk, taken
 from atomo.hooks.options import HookOptions, make_exchange
 from atomo.transports import network
 

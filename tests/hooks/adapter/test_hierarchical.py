@@ -19,7 +19,7 @@ from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.collectives.direct import Direct
 from atomo.exchange.collectives.hosts import hosts_named
 from atomo.hooks.adapter.averager import Averager
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.adapter.intra_host import enter
 from atomo.hooks.options import HookOptions, make_exchange

@@ -11,7 +11,7 @@ from atomo.errors import Diverged
 from atomo.exchange.collectives.direct import Direct
 from atomo.exchange.reductions.allgather import AnnouncedAllgather
 from atomo.hooks.adapter.averager import Averager
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.code_spec import parse_code
 from atomo.hooks.options import HookOptions, make_exchange
 from atomo.transports import network

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from atomo.errors import CheckpointError
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.states.bucket_layout import BUCKETS, BucketLayout
 
 PARAMETERS = {name: torch.zeros(2) for name in "abcdef"}

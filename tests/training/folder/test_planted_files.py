@@ -215,7 +215,7 @@ ALLOWED = {
     "training/job/job.py": {"open"},  # a task
     "training/evaluation/scoring.py": {"open"},  # a task
     "training/step/sample_gradient.py": {"open"},  # a task
-    "cli/explanation/profile.py": {"open"},  # a task
+    "cli/explanation/inputs.py": {"open"},  # a task
 }
 
 

@@ -11,8 +11,8 @@ from typing import Any, Final, final
 
 from rich.table import Table
 
+from atomo.cli.explanation.inputs import profile_of, scenario_of
 from atomo.cli.explanation.options import ExplainOptions
-from atomo.cli.explanation.profile import profile_of, scenario_of
 from atomo.codecs import make_codec
 from atomo.config.comm_rules import has_master
 from atomo.config.file import SETTINGS_FILE, read_settings

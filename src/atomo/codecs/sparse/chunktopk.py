@@ -26,7 +26,8 @@ from atomo.codecs.flat import adding_to, flat
 from atomo.codecs.sparse.payload import Sparse, count_for, index_cost, index_fields, indices_of
 from atomo.core.devices import to_device
 from atomo.errors import ConfigError
-from atomo.kernels import rice, select
+from atomo.kernels import rice
+from atomo.kernels import selection as select
 
 __all__ = ["ChunkTopK"]
 

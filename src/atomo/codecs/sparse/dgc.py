@@ -27,7 +27,7 @@ from atomo.codecs.sparse.payload import count_for
 from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
 from atomo.errors import ConfigError
-from atomo.kernels import select
+from atomo.kernels import selection as select
 
 __all__ = ["DGC", "WARM_UP", "warm_up"]
 

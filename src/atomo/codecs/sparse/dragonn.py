@@ -25,7 +25,8 @@ from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
 from atomo.core.devices import to_device
 from atomo.errors import ConfigError
-from atomo.kernels import draws, select
+from atomo.kernels import draws
+from atomo.kernels import selection as select
 
 __all__ = ["Dragonn"]
 

@@ -24,7 +24,8 @@ from atomo.codecs.seeded import SeededCodec, SeededVector
 from atomo.codecs.seeds import draw_marked_seed
 from atomo.codecs.sparse.payload import INDEX, count_for
 from atomo.errors import CodecError
-from atomo.kernels import draws, select
+from atomo.kernels import draws
+from atomo.kernels import selection as select
 
 __all__ = ["RandK"]
 

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int32, Int64
 
 from atomo.codecs.momentum import MomentumState
 from atomo.codecs.rows import RowGradient
-from atomo.kernels import momentum, select
+from atomo.kernels import momentum
+from atomo.kernels import selection as select
 
 __all__ = ["MomentumSearch", "RowSearch", "Search", "WholeSearch"]
 

@@ -31,7 +31,8 @@ from atomo.codecs.sparse.payload import (
 )
 from atomo.codecs.sparse.search import MomentumSearch, RowSearch, Search, WholeSearch
 from atomo.core.devices import to_device
-from atomo.kernels import rice, select
+from atomo.kernels import rice
+from atomo.kernels import selection as select
 
 __all__ = ["SCOPES", "Selector"]
 

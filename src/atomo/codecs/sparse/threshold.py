@@ -25,7 +25,7 @@ from atomo.codecs.sparse.payload import Sparse
 from atomo.codecs.sparse.search import Search, WholeSearch
 from atomo.codecs.sparse.selector import Selector
 from atomo.errors import ConfigError
-from atomo.kernels import select
+from atomo.kernels import selection as select
 
 __all__ = ["Threshold"]
 

@@ -35,7 +35,7 @@ from atomo.codecs.spectral.sample import (
     sample_fields,
 )
 from atomo.errors import ConfigError
-from atomo.kernels import select
+from atomo.kernels import selection as select
 from atomo.kernels.atoms import best_rate
 from atomo.kernels.quantise import moments
 

@@ -25,7 +25,7 @@ from atomo.exchange.engine.announcements import NotFinite
 from atomo.exchange.reductions.low_rank import NotFiniteSum
 from atomo.exchange.scales import adopt_largest
 from atomo.fusion import Bucket
-from atomo.hooks.adapter.chunk import Chunk, Codecs, bucket_of, spread, taken, usage_of
+from atomo.hooks.adapter.chunks import Chunk, Codecs, bucket_of, spread, taken, usage_of
 from atomo.hooks.adapter.dense import NEVER, DensePolicy
 from atomo.hooks.adapter.in_flight import InFlight, ScratchSpace
 from atomo.hooks.adapter.stats import Stats

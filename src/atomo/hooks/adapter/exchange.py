@@ -16,7 +16,7 @@ from atomo.errors import CheckpointError
 from atomo.exchange.engine.serial_executor import SerialExecutor
 from atomo.exchange.engine.stages import StagePipeline, StageWork
 from atomo.hooks.adapter.averager import Averager
-from atomo.hooks.adapter.chunk import Chunk, bucket_of
+from atomo.hooks.adapter.chunks import Chunk, bucket_of
 from atomo.hooks.adapter.host_averager import HostAverager
 from atomo.hooks.adapter.intra_host import HookHostGroup
 from atomo.hooks.adapter.memory_owner import MemoryOwner

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from atomo.errors import TransportError
 from atomo.hooks.adapter.averager import Averager, RunInExchange
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.in_flight import InFlight, ScratchSpace
 from atomo.hooks.adapter.intra_host import HookHostGroup
 

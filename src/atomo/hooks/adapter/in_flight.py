@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atomo.exchange.base import Reduction
 from atomo.fusion import Bucket
-from atomo.hooks.adapter.chunk import Chunk, Parameters
+from atomo.hooks.adapter.chunks import Chunk, Parameters
 
 __all__ = ["InFlight", "ScratchSpace"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from atomo.core.devices import to_host
 from atomo.errors import CheckpointError
 from atomo.exchange.collectives.collective import Collective
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.training.optim.noise_damping import KEY, Damping
 from atomo.wire import Bytes
 

@@ -15,7 +15,7 @@ from typing import Any, Final, final
 from torch import Tensor
 
 from atomo.errors import CheckpointError
-from atomo.hooks.adapter.chunk import Chunk
+from atomo.hooks.adapter.chunks import Chunk
 
 __all__ = ["BUCKETS", "BucketLayout", "BucketSubmission"]
 

@@ -1,7 +1,7 @@
 """Sampling of entries, each with its own probability. The contract of all backends.
 
 The entries of each tile that starts at entry s, of 1024, draw from key mix(seed ^ mix(s)) of
-`kernels/random`: the upper 24 bits of the word of an entry's place i in its tile, followed by the
+`random_words`: the upper 24 bits of the word of an entry's place i in its tile, followed by the
 53 upper bits of mix(key + i), so that the smallest probability is exact too.
 """
 

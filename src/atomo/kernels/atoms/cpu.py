@@ -13,7 +13,7 @@ from torch import Tensor
 
 from atomo.kernels.atoms import TILE
 from atomo.kernels.jit import jit
-from atomo.kernels.random.cpu import mix, random_words
+from atomo.kernels.random_words.cpu import mix, random_words
 
 __all__ = ["add_cosines", "best_rate", "sample_entries"]
 

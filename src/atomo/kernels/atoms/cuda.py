@@ -14,7 +14,7 @@ from atomo.core.devices import to_host
 from atomo.kernels.atoms import TILE
 from atomo.kernels.atoms.reference import PASSES, add_cosines
 from atomo.kernels.blocks.cuda import starts_of, take
-from atomo.kernels.random.cuda import first_words, mix, next_words
+from atomo.kernels.random_words.cuda import first_words, mix, next_words
 from atomo.kernels.triton_jit import EXACT, device_code
 
 __all__ = ["add_cosines", "best_rate", "sample_entries"]

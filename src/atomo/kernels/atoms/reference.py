@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from atomo.kernels.atoms import TILE
-from atomo.kernels.random.reference import mix, random_words, shifted
+from atomo.kernels.random_words.reference import mix, random_words, shifted
 
 __all__ = ["add_cosines", "best_rate", "sample_entries"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from atomo.kernels.cast import reference
 from atomo.kernels.jit import from_half_bits, has_halves, jit, to_half_bits
-from atomo.kernels.select.cpu import add_up, most_bits
+from atomo.kernels.selection.cpu import add_up, most_bits
 
 __all__ = ["add_to_brain", "add_to_half", "to_brain", "to_half"]
 

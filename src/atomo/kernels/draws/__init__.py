@@ -1,7 +1,7 @@
 """Entries chosen by a hash, the same on every machine. The contract of all backends.
 
 Index i claims slot (w * slots) >> 32 of a hash table, where w is the upper half of
-`scramble(i + seed)` of `kernels/random`.
+`scramble(i + seed)` of `random_words`.
 
 Drawn indices are the images of 0, 1, 2, ... under a permutation of the numbers below the power of
 two that holds all entries, walked until it is back among them. Of its words, which are

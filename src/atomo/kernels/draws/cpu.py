@@ -7,7 +7,7 @@ from torch import Tensor
 
 from atomo.kernels.draws import ROUNDS
 from atomo.kernels.jit import jit
-from atomo.kernels.random.cpu import GOLDEN, mix, scramble
+from atomo.kernels.random_words.cpu import GOLDEN, mix, scramble
 
 __all__ = ["draw", "permutation", "survivors"]
 

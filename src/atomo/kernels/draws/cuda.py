@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from atomo.kernels.draws import ROUNDS
-from atomo.kernels.random.cuda import mix, scramble
+from atomo.kernels.random_words.cuda import mix, scramble
 from atomo.kernels.triton_jit import device_code
 
 __all__ = ["draw", "survivors"]

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from atomo.kernels.draws import ROUNDS
-from atomo.kernels.random.reference import GOLDEN, mix, scramble, shifted, signed
+from atomo.kernels.random_words.reference import GOLDEN, mix, scramble, shifted, signed
 
 __all__ = ["draw", "survivors"]
 

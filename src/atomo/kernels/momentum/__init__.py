@@ -2,7 +2,7 @@
 
 Each vector is read once and written once: u = m u + g and v = v + u, or Nesterov's u = m (u + g)
 and v = v + u + g, where every product and every sum is rounded by itself. Magnitudes are compared
-as in `kernels/select`.
+as in `kernels.selection`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit
-from atomo.kernels.select.cpu import TILE, above, checked, find_above
+from atomo.kernels.selection.cpu import TILE, above, checked, find_above
 
 __all__ = ["grow_above", "magnitudes"]
 

@@ -1,6 +1,6 @@
 """Momentum and selection in one pass, in Triton. Contracts: `kernels/momentum`.
 
-What is above is marked as in `kernels/select`, whose second pass moves it.
+What is above is marked as in `kernels.selection`, whose second pass moves it.
 """
 
 import triton.language as tl
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from atomo.kernels.blocks.cuda import put, take, take_floats
 from atomo.kernels.momentum import reference
-from atomo.kernels.select.cuda import BLOCK, found_by, keep_marks, marks_for
+from atomo.kernels.selection.cuda import BLOCK, found_by, keep_marks, marks_for
 from atomo.kernels.triton_jit import EXACT, device_code
 
 __all__ = ["grow_above", "magnitudes"]

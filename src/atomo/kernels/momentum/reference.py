@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from atomo.kernels.select.reference import above
+from atomo.kernels.selection.reference import above
 
 __all__ = ["grow_above", "magnitudes"]
 

@@ -1,7 +1,7 @@
 """Stochastic rounding to powers of two. The contract of all backends.
 
 The entries of each tile t of 2048 draw from the words of key mix(seed ^ mix(t)) of
-`kernels/random`. The upper 23 bits of an entry's word, added to its mantissa, carry into the
+`random_words`. The upper 23 bits of an entry's word, added to its mantissa, carry into the
 exponent as often as rounding up should happen; so it does for denormals, which go to 0 or 2^-126.
 """
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from atomo.kernels.jit import jit
 from atomo.kernels.powers import TILE
-from atomo.kernels.random.cpu import mix, random_words
+from atomo.kernels.random_words.cpu import mix, random_words
 from atomo.kernels.sign import WIDTH
 from atomo.kernels.sign.cpu import pack_signs
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from atomo.kernels.blocks.cuda import filled
 from atomo.kernels.powers import TILE
-from atomo.kernels.random.cuda import first_words, mix, next_words
+from atomo.kernels.random_words.cuda import first_words, mix, next_words
 from atomo.kernels.sign import WIDTH, word_count
 from atomo.kernels.sign.cuda import launches, places_of
 from atomo.kernels.triton_jit import EXACT, device_code

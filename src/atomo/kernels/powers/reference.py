@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from atomo.kernels.powers import TILE
-from atomo.kernels.random.reference import tile_words
+from atomo.kernels.random_words.reference import tile_words
 from atomo.kernels.sign.reference import pack_signs, unpack_signs
 
 __all__ = ["add_all_powers", "add_powers", "pack_powers"]

@@ -4,7 +4,7 @@ Entries are split into tiles of `digits` rows of 512 (a last tile has shorter ro
 tile is sum_d (level of entry j of row d + base // 2) * base^d. A byte that cannot hold its levels
 is base^digits, and its levels are the next ones of `escapes`.
 
-The entries of tile t draw from the words of key mix(seed ^ mix(t)) of `kernels/random`: the upper
+The entries of tile t draw from the words of key mix(seed ^ mix(t)) of `random_words`: the upper
 24 bits of the word of an entry's place in its tile are its uniform number.
 """
 

@@ -20,8 +20,8 @@ from atomo.kernels.quantise import (
     symbol_count,
 )
 from atomo.kernels.quantise.digits import escape_tile, pack_tile, restore_tile, unpack_tile
-from atomo.kernels.random.cpu import mix, random_words
-from atomo.kernels.select.cpu import most_bits
+from atomo.kernels.random_words.cpu import mix, random_words
+from atomo.kernels.selection.cpu import most_bits
 
 __all__ = ["add_all_levels", "add_levels", "largest_and_counts", "moments", "quantise"]
 

@@ -28,7 +28,7 @@ from atomo.kernels.quantise import (
     room_for_escapes,
     symbol_count,
 )
-from atomo.kernels.random.cuda import first_words, mix, next_words
+from atomo.kernels.random_words.cuda import first_words, mix, next_words
 from atomo.kernels.triton_jit import EXACT, device_code
 
 __all__ = ["add_all_levels", "add_levels", "largest_and_counts", "moments", "quantise"]

@@ -15,7 +15,7 @@ from atomo.kernels.quantise import (
     Form,
     room_for_escapes,
 )
-from atomo.kernels.random.reference import tile_words
+from atomo.kernels.random_words.reference import tile_words
 
 __all__ = ["add_all_levels", "add_levels", "largest_and_counts", "moments", "quantise"]
 

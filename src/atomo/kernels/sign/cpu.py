@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit, jit_sum
-from atomo.kernels.select.cpu import add_up, most_bits
+from atomo.kernels.selection.cpu import add_up, most_bits
 from atomo.kernels.sign import TILE, word_count
 
 __all__ = [

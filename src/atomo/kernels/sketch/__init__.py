@@ -1,6 +1,6 @@
 """Count-sketches: each entry, with a random sign, in a random cell. The contract of all backends.
 
-Entry i has the random word w = mix(seed + i) of `kernels/random`: it lies in cell
+Entry i has the random word w = mix(seed + i) of `random_words`: it lies in cell
 (w >> 32) * cells >> 32, with the sign + where w is odd. The same on every device, as the receiver
 need not have the sender's.
 """

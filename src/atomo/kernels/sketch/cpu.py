@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit
-from atomo.kernels.random.cpu import mix
+from atomo.kernels.random_words.cpu import mix
 
 __all__ = ["add_cells", "fill_cells"]
 

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from atomo.kernels.blocks.cuda import put, take, take_floats
-from atomo.kernels.random.cuda import mix
+from atomo.kernels.random_words.cuda import mix
 from atomo.kernels.triton_jit import EXACT, device_code
 
 __all__ = ["add_cells", "fill_cells"]

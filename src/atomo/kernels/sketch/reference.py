@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from atomo.kernels.random.reference import mix, shifted
+from atomo.kernels.random_words.reference import mix, shifted
 
 __all__ = ["add_cells", "fill_cells"]
 

@@ -1,9 +1,9 @@
-"""Random words as PyTorch operations, in int64, which wraps. What they are: `kernels/random`."""
+"""Random words as PyTorch operations, in int64, which wraps. What they are: `random_words`."""
 
 import torch
 from torch import Tensor
 
-from atomo.kernels import random
+from atomo.kernels import random_words as random
 
 __all__ = ["mix", "random_words", "scramble", "tile_words"]
 

@@ -1,4 +1,4 @@
-"""Selection of large entries in one pass with the residual, in Triton. Contracts: `kernels/select`.
+"""Selection of large entries in one pass with the residual, in Triton. Contracts: the package.
 
 What is found is marked, a bit an entry, in the pass that adds the residual; a second pass reads the
 bits and moves what is marked. The k-th largest comes from three histograms of digits of the
@@ -16,7 +16,7 @@ from torch import Tensor
 from atomo.core.devices import to_device
 from atomo.kernels.blocks.cuda import magnitudes_of, put, starts_of, take_floats
 from atomo.kernels.radix.cuda import choose, kth
-from atomo.kernels.select import sampled
+from atomo.kernels.selection import sampled
 from atomo.kernels.triton_jit import EXACT, device_code
 
 __all__ = [

@@ -1,12 +1,12 @@
-"""Selection of large entries, as PyTorch operations. Contracts: `kernels/select`."""
+"""Selection of large entries, as PyTorch operations. Contracts: `kernels.selection`."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from atomo.kernels import select
-from atomo.kernels.select.sampled import largest
+from atomo.kernels import selection as select
+from atomo.kernels.selection.sampled import largest
 
 __all__ = [
     "above",

@@ -1,4 +1,4 @@
-"""Selection of large entries, the residual in the same pass, in numba. See `kernels/select`."""
+"""Selection of large entries, the residual in the same pass, in numba. See `kernels.selection`."""
 
 from collections.abc import Sequence
 
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit
-from atomo.kernels.select import INFINITY
-from atomo.kernels.select.sampled import largest
+from atomo.kernels.selection import INFINITY
+from atomo.kernels.selection.sampled import largest
 
 __all__ = [
     "above",

@@ -1,4 +1,4 @@
-"""Random words in Triton. What they are: `kernels/random`."""
+"""Random words in Triton. What they are: `random_words`."""
 
 import triton.language as tl
 

@@ -1,9 +1,9 @@
-"""Random words in numba. What they are: `kernels/random`."""
+"""Random words in numba. What they are: `random_words`."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atomo.kernels import random
+from atomo.kernels import random_words as random
 from atomo.kernels.jit import jit
 
 __all__ = ["mix", "random_words", "scramble"]

@@ -1,4 +1,4 @@
-"""The k largest entries, looked for above a bound that a sample tells. Contracts: `kernels/select`.
+"""The k largest entries, looked for above a bound that a sample tells. Contracts: the package.
 
 The bound is very probably not above the k-th largest, so that one pass over all entries finds them
 with few others, and only these are looked at closely.
@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.kernels import select
+from atomo.kernels import selection as select
 
 __all__ = ["largest", "positions", "rank_of"]
 
@@ -24,7 +24,7 @@ MARGIN: Final = 5.0  # standard deviations
 def largest(
     values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None, k: int
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-    """Implements `largest` of `kernels/select` with the other functions of the backend."""
+    """Implements `largest` of `kernels.selection` with the other functions of the backend."""
     low = lower_bound(values, added, k)
     indices, found = select.above(values, added, low)
     if len(found) < k and low > 1:

@@ -124,8 +124,9 @@ KERNELS = {
 # Which of their arguments is a gradient, that may be bfloat16.
 GRADIENTS = {
     "sketch.fill": 0, "momentum.grow_and_mark": 2, "moments.sum_pieces": 0, "powers.pack_tiles": 0,
-    "powers.pack_last": 0, "quantise.round_tiles": 0, "selection.mark": 1, "selection.most_of_blocks": 0,
-    "selection.gather": 1, "selection.sum_chunks": 1, "sign.pack_tiles": 1, "sign.sum_runs": 0,
+    "powers.pack_last": 0, "quantise.round_tiles": 0, "selection.mark": 1,
+    "selection.most_of_blocks": 0, "selection.gather": 1, "selection.sum_chunks": 1,
+    "sign.pack_tiles": 1, "sign.sum_runs": 0,
 }  # fmt: skip
 
 

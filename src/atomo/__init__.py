@@ -5,8 +5,8 @@
 >>> atomo.decode(data)
 tensor([1., 1., 1.])
 
-What workers keep back is a memory's; what they sent together is `average`'s, which is a vote where
-the codec is one of votes:
+A memory stores what was not sent. `average` combines the workers' frames: a mean, or a majority
+vote for sign codecs:
 
 >>> memory = atomo.make_memory("residual")  # one for each worker
 >>> frame = atomo.encode(torch.ones(3), "topk(ratio=0.3)", seed=0, memory=memory)

@@ -164,7 +164,8 @@ class Settings:
     )
     num_aggregate: int = option(0, "gradients that close a step; 0: those of all workers")
     grace: float = option(
-        0.0, "with --num-aggregate: then wait for others, this many times as long as it took so far"
+        0.0,
+        "with --num-aggregate: wait for late gradients this many times as long as the first took",
     )
     step_timeout: float = option(
         0.0,

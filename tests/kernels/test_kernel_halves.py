@@ -22,15 +22,15 @@ FORM = quantise.FORMS[1]
 Arguments = Callable[[Tensor], tuple[Any, ...]]
 READERS: dict[str, Arguments] = {
     "selection.above": lambda g: (normal(N, seed=2), g, LOW),
-    "select.above alone": lambda g: (g, None, LOW),
+    "selection.above alone": lambda g: (g, None, LOW),
     "selection.largest": lambda g: (normal(N, seed=2), g, 50),
-    "select.largest alone": lambda g: (g, None, 50),
-    "select.largest nearly all": lambda g: (g, None, N - 10),
+    "selection.largest alone": lambda g: (g, None, 50),
+    "selection.largest nearly all": lambda g: (g, None, N - 10),
     "selection.magnitudes": lambda g: (normal(N, seed=2), g, ALL_OF_IT),
-    "select.magnitudes alone": lambda g: (g, None, ALL_OF_IT),
+    "selection.magnitudes alone": lambda g: (g, None, ALL_OF_IT),
     "selection.largest_bits": lambda g: (g,),
     "selection.chunk_sums": lambda g: (normal(N, seed=2), g, 64),
-    "select.chunk_sums alone": lambda g: (g, None, 64),
+    "selection.chunk_sums alone": lambda g: (g, None, 64),
     "momentum.grow_above": lambda g: (normal(N, seed=2), normal(N, seed=3), g, 0.9, False, LOW),
     "momentum.grow_above nesterov": lambda g: (
         normal(N, seed=2), normal(N, seed=3), g, 0.9, True, LOW,

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.long
 
 LOADING = """
 import os, signal
-import atomo.training.rank as rank
+import atomo.training.planner.planner as planner
 def planted(settings, ranks):
     os.kill(os.getpid(), signal.SIGKILL)
-rank.make_job = planted
+planner.make_job = planted
 """
 STEPPING = """
 import os, signal

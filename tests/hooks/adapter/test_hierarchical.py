@@ -72,7 +72,6 @@ CASES = [
     cases=(
         "('bf16'",
         "('svd",
-        "('terngrad",
         "('topk(ratio=0.1)', {'memory': 'dgc",
     )
 )

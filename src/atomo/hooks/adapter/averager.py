@@ -29,6 +29,7 @@ from atomo.hooks.adapter.chunks import Chunk, Codecs, bucket_of, spread, taken, 
 from atomo.hooks.adapter.dense import NEVER, DensePolicy
 from atomo.hooks.adapter.in_flight import InFlight, ScratchSpace
 from atomo.hooks.adapter.stats import Stats
+from atomo.hooks.optimizers.noise_meter import NoiseMeter
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
 from atomo.memory import Memory
 from atomo.wire import Bytes
@@ -89,6 +90,8 @@ class Averager:
         self._dense_first, self._encodings = dense_first, encodings
         self._skips, self._snapshots = skips, skips and bool(memory.vectors)
         self._before: Snapshot | None = None
+        self.meter: NoiseMeter | None = None
+        """Meter of the codec's noise, where that damps steps."""
         self._looks: list[Tensor] = []  # True if averages of this step are finite
         self._held: list[tuple[Chunk, float]] = []  # until the norm of the whole gradient is known
         self._scratch = ScratchSpace()
@@ -125,6 +128,8 @@ class Averager:
             if self._snapshots and self._before is None:
                 # A gradient that spoils the step may be the last one to come.
                 self._before = self.memory.state_dict(), self.reduction.state_dict()
+            if self.meter is not None:
+                self.meter.before(chunk, scale)
             self._decay.add_to(chunk.gradients, scale)
             self._held.append((chunk, scale))
             if self.memory.needs_norm and not last:

@@ -51,7 +51,7 @@ class ChunkWork(StageWork[Any, Any]):
     def encode(self) -> Any:
         with self.place():
             if self.meter is not None:
-                self.meter.before(self.chunk, self.scale, self.step)
+                self.meter.open(self.step)
             run = self.stages.run_in_exchange
             return self.averaging.encode(self.chunk, self.scale, self.last, run)
 
@@ -131,7 +131,7 @@ class Exchange:
             about: the codec and the memory, as `repr` has them.
             meter: of the codec's noise, where that damps steps.
         """
-        self.meter = meter
+        self.meter = averager.meter = meter
         self._layout, self._about = layout, about
         self.names = {parameter: name for name, parameter in parameters.items()}
         self._averager, self._parameters, self.owner = averager, dict(parameters), owner

@@ -22,8 +22,8 @@ __all__ = ["NoiseMeter"]
 class NoiseMeter:
     """Factor on the learning rate, the same on all ranks.
 
-    Ranks gather two numbers a step, since the squared norm of one gradient has other bits on ranks
-    with another number of threads.
+    Ranks gather three numbers a step, since the squared norm of one gradient has other bits on
+    ranks with another number of threads. If a host is one worker, its rank that encodes measures.
     """
 
     def __init__(self, collective: Collective, is_noisy: Callable[[int], bool]) -> None:
@@ -41,9 +41,12 @@ class NoiseMeter:
         self.factor = 1.0
         """Factor on the learning rate of the last step."""
 
-    def before(self, chunk: Chunk, scale: float, step: int) -> None:
-        """Measures gradients, multiplied with `scale`, that are about to be encoded."""
+    def open(self, step: int) -> None:
+        """Begins a step, or goes on with it."""
         self._measures = self._is_noisy(step)
+
+    def before(self, chunk: Chunk, scale: float) -> None:
+        """Measures gradients, multiplied with `scale`, that this rank is about to encode."""
         if self._measures:
             self._gradient.append(norm_of(chunk) / scale)
 
@@ -57,12 +60,13 @@ class NoiseMeter:
         if not self._measures:
             self.factor = 1.0
             return
-        own = [square(self._gradient), square(self._estimate)]
+        own = [square(self._gradient), square(self._estimate), float(bool(self._gradient))]
         self._gradient, self._estimate = [], []
         data = np.asarray(own, np.float64).view(np.uint8)
-        squares = [pair(one) for one in self._collective.gather(data, "the noise of a step")]
-        gradient = sum(norm for norm, _ in squares) / len(squares)
-        estimate = squares[0][1]
+        gathered = self._collective.gather(data, "the noise of a step")
+        squares = np.stack([measured(data) for data in gathered])
+        workers = squares[:, 2].sum()  # that encoded
+        gradient, estimate = float(squares[:, 0].sum() / workers), float(squares[0, 1])
         if math.isfinite(gradient) and math.isfinite(estimate):  # else the step is left out
             self.factor = self._damping.factor(gradient, estimate)
 
@@ -95,10 +99,11 @@ def norm_of(chunk: Chunk) -> Tensor:
 
 def square(norms: Sequence[Tensor]) -> float:
     """Returns the squared norm of all chunks together."""
-    return sum(float(norm) ** 2 for norm in to_host(norms))
+    return sum((float(norm) ** 2 for norm in to_host(norms)), 0.0)
 
 
-def pair(data: Bytes) -> tuple[float, float]:
-    """Returns the two numbers of a rank."""
-    gradient, estimate = np.frombuffer(data.tobytes(), np.float64)
-    return float(gradient), float(estimate)
+def measured(data: Bytes) -> np.ndarray:
+    """Returns the numbers of a rank: squared norms of its gradient and of the average, and whether
+    it encoded.
+    """
+    return np.frombuffer(data.tobytes(), np.float64)

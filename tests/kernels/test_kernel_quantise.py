@@ -12,14 +12,20 @@ from torch import Tensor
 
 from atomo.kernels import entropy, sign
 from atomo.kernels.entropy import codes as coder
-from atomo.kernels.quantise import EUCLIDEAN, FORMS, GIVEN, LARGEST, Form
+from atomo.kernels.quantise import EUCLIDEAN, FORMS, GIVEN, LARGEST, LevelForm
 
 each_backend = every_backend("quantise", interpreted=False)
 every_form = pytest.mark.parametrize("form", FORMS, ids=str)
 
 
 def quantised(
-    backend: Backend, values: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int = 0
+    backend: Backend,
+    values: Tensor,
+    bucket: int,
+    kind: int,
+    most: int,
+    form: LevelForm,
+    seed: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Norms, symbols and escapes."""
     norms = torch.empty(-(-len(values) // bucket))
@@ -28,7 +34,7 @@ def quantised(
     return norms, *found
 
 
-def levels_by_hand(symbols: Tensor, escapes: Tensor, form: Form, n: int) -> list[int]:
+def levels_by_hand(symbols: Tensor, escapes: Tensor, form: LevelForm, n: int) -> list[int]:
     """Reads the layout as `kernels/quantise` describes it, one entry at a time."""
     levels, codes, extra, start, at = [], symbols.tolist(), escapes.tolist(), 0, 0
     while start < n:

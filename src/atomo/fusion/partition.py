@@ -33,7 +33,7 @@ ROUNDING: Final = 1 + 1e-9
 
 @final
 @dataclass(frozen=True)
-class PlanProblem:
+class GroupingProblem:
     """A flow as arrays, and lower bounds on the time of what is left behind each prefix."""
 
     totals: NDArray[np.float64]  # [n + 1, 3]
@@ -43,10 +43,10 @@ class PlanProblem:
     remaining: NDArray[np.float64]  # [n + 1, groups + 1, 4]
 
     @staticmethod
-    def of(flow: Flow) -> "PlanProblem":
+    def of(flow: Flow) -> "GroupingProblem":
         totals, whole, message = (np.array(x) for x in (flow.totals, flow.whole, flow.message))
         remaining = remaining_times(totals, whole, message, flow.slowing)
-        return PlanProblem(totals, whole, message, flow.slowing, remaining)
+        return GroupingProblem(totals, whole, message, flow.slowing, remaining)
 
     @property
     def bound(self) -> float:
@@ -56,7 +56,7 @@ class PlanProblem:
 
 def best_partition(flow: Flow) -> tuple[int, ...]:
     """Finds the cuts (as `Flow.done` takes them) with the earliest completion time."""
-    problem = PlanProblem.of(flow)
+    problem = GroupingProblem.of(flow)
     sizes = range(len(flow.each))  # neither grouping reads the sizes
     best = min((Grouping(name).cuts(sizes) for name in ("layer", "one")), key=flow.done)
     for most in (FEW_STATES, MAX_STATES):
@@ -69,10 +69,10 @@ def best_partition(flow: Flow) -> tuple[int, ...]:
 
 def bound(flow: Flow) -> float:
     """Returns a lower bound on the completion time of every partition, in seconds."""
-    return PlanProblem.of(flow).bound
+    return GroupingProblem.of(flow).bound
 
 
-def search_cuts(problem: PlanProblem, known: float, most: int) -> tuple[int, ...]:
+def search_cuts(problem: GroupingProblem, known: float, most: int) -> tuple[int, ...]:
     """Searches with at most `most` states for each prefix, those with the lowest bounds.
 
     Returns:

@@ -101,7 +101,7 @@ class TorchTransport(Transport):
         self.sent_bytes = self.received_bytes = 0
         self._inbox, self._outbox = Inbox(self.rank), Outbox(self.rank)
         peers = (peer for peer in range(self.size) if peer != self.rank)
-        self._links = {peer: Link(group, peer, self._inbox, self._outbox) for peer in peers}
+        self._links = {peer: PeerLink(group, peer, self._inbox, self._outbox) for peer in peers}
         self._dups: list[TorchTransport] = []
 
     def send(self, to: int, data: Bytes, what: str) -> None:
@@ -151,7 +151,7 @@ class TorchTransport(Transport):
 
 
 @final
-class Link:
+class PeerLink:
     """The connection to one peer, in both directions."""
 
     def __init__(self, group: dist.ProcessGroup, peer: int, inbox: Inbox, outbox: Outbox) -> None:

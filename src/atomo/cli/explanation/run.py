@@ -45,7 +45,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 @final
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """A part of a step, in seconds."""
 
     name: str
@@ -168,7 +168,7 @@ def predict_step(settings: Settings, scenario: Scenario, repetitions: int) -> Pr
 
 def compare_parts(
     steps: Sequence[Mapping[str, Any]], scenario: Scenario, prediction: Prediction
-) -> list[Part]:
+) -> list[StepPart]:
     """Compares the measured and the predicted times of a step and its parts."""
     foreseen = {"step": prediction.step_s, "passes": scenario.compute_s}
 
@@ -176,10 +176,10 @@ def compare_parts(
         sums = (sum(float(step.get(name, 0.0)) for name in names) for step in steps)
         return statistics.median(sums)
 
-    return [Part(name, measured(names), foreseen.get(name)) for name, names in PARTS.items()]
+    return [StepPart(name, measured(names), foreseen.get(name)) for name, names in PARTS.items()]
 
 
-def table(folder: Path, settings: Settings, parts: Sequence[Part]) -> Table:
+def table(folder: Path, settings: Settings, parts: Sequence[StepPart]) -> Table:
     """Returns one row a part."""
     how = f"--comm-type {settings.comm_type} --code '{settings.code}'"
     out = Table(title=f"{folder}: {settings.network}, {settings.workers} workers, {how}")
@@ -200,7 +200,7 @@ def share_text(seconds: float, of_s: float, sign: str = "-") -> str:
     return f"{seconds / of_s:{sign}.0%}" if of_s > 0 else "-"
 
 
-def sentence(parts: Sequence[Part], options: ExplainOptions) -> str:
+def sentence(parts: Sequence[StepPart], options: ExplainOptions) -> str:
     """Names the part that took most of the time."""
     largest = max(parts[1:], key=lambda part: part.measured_s)
     share = share_text(largest.measured_s, parts[0].measured_s)

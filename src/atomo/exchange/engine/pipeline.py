@@ -49,7 +49,7 @@ class Settled:
 
 
 @final
-class Step:
+class PipelineStep:
     """The state that the buckets of a step share."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Step:
 class BucketWork(StageWork[Any, Any]):
     """A bucket in the stages of a step."""
 
-    step: Step
+    step: PipelineStep
     bucket: Bucket
     flat: Float[Tensor, " n"]
     """Its gradient, which is scratch space."""
@@ -126,7 +126,7 @@ class Pipeline(Communicator):
     def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
         # The buckets may be some of a gradient's; `out` is for all of it.
         self._buckets = buckets
-        self._step = Step(step, self._reduction, out, self._averaged)
+        self._step = PipelineStep(step, self._reduction, out, self._averaged)
         self._agreeing = any(bucket.agreeing for bucket in buckets)
         # A norm or a scale of the whole gradient must be known before any of it is encoded.
         self._holds = self._agreeing or self._compressor.memory.needs_norm

@@ -86,7 +86,7 @@ class OrderedSum:
             ) from error
 
     def _check(self, bucket: Bucket, frames: Mapping[int, Bytes], out: Float[Tensor, " n"]) -> None:
-        """Checks the sum for NaN and infinity: no codec looks at each number."""
+        """Checks the sum for NaN and infinity, for which codecs need not look."""
         if not (self._trusts or is_finite(out)) and (errors := not_finite(bucket, frames)):
             raise UndecodableFrames(errors)
 

@@ -26,7 +26,7 @@ __all__ = [
     "FORMS",
     "GIVEN",
     "LARGEST",
-    "Form",
+    "LevelForm",
     "add_all_levels",
     "add_levels",
     "backend",
@@ -47,7 +47,7 @@ backend = backend_for(__name__, "cpu", "reference", "cuda")
 
 
 @dataclass(frozen=True)
-class Form:
+class LevelForm:
     """A packing of levels into bytes."""
 
     base: int  # odd; levels from -(base // 2) to base // 2 fit
@@ -64,16 +64,16 @@ class Form:
         return self.digits * COLUMNS
 
 
-FORMS: Final = (Form(3, 5), Form(15, 2), Form(255, 1))
+FORMS: Final = (LevelForm(3, 5), LevelForm(15, 2), LevelForm(255, 1))
 
 
-def symbol_count(entries: int, form: Form) -> int:
+def symbol_count(entries: int, form: LevelForm) -> int:
     """Returns the number of bytes for `entries` levels."""
     tiles, rest = divmod(entries, form.tile)
     return tiles * COLUMNS + -(-rest // form.digits)
 
 
-def room_for_escapes(entries: int, most: int, form: Form) -> int:
+def room_for_escapes(entries: int, most: int, form: LevelForm) -> int:
     """Returns the largest number of levels that may escape: few in a form that is not the last,
     else the number of levels.
 
@@ -90,7 +90,7 @@ def quantise(
     bucket: int,
     kind: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     seed: int,
 ) -> tuple[UInt8[torch.Tensor, " bytes"], Int16[torch.Tensor, " escaped"]] | None:
     """Rounds sign * |value| * most / norm at random to one of its two neighbouring integers.
@@ -123,7 +123,7 @@ def add_levels(
     norms: Float[torch.Tensor, " buckets"],
     bucket: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     out: Float[torch.Tensor, " n"],
     scale: float,
 ) -> None:
@@ -141,7 +141,7 @@ def add_all_levels(
     norms: Sequence[Float[torch.Tensor, " _"]],
     bucket: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     out: Float[torch.Tensor, " n"],
     scale: float,
 ) -> None:

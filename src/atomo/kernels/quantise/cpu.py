@@ -15,7 +15,7 @@ from atomo.kernels.quantise import (
     LIFT_HUGE,
     LIFT_TINY,
     TINY,
-    Form,
+    LevelForm,
     room_for_escapes,
     symbol_count,
 )
@@ -35,7 +35,7 @@ STEP = np.float32(2.0**-24)
 
 
 def quantise(
-    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int
+    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: LevelForm, seed: int
 ) -> tuple[Tensor, Tensor] | None:
     symbols = torch.empty(symbol_count(len(values), form), dtype=torch.uint8)
     escapes = np.empty(room_for_escapes(len(values), most, form), np.int16)
@@ -59,7 +59,7 @@ def add_levels(
     norms: Tensor,
     bucket: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
@@ -73,7 +73,7 @@ def add_all_levels(
     norms: Tensor,
     bucket: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:

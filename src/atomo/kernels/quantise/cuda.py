@@ -24,7 +24,7 @@ from atomo.kernels.quantise import (
     LIFT_HUGE,
     LIFT_TINY,
     TINY,
-    Form,
+    LevelForm,
     room_for_escapes,
     symbol_count,
 )
@@ -43,7 +43,7 @@ def moments(values: Tensor) -> tuple[float, float]:
 
 
 def quantise(
-    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int
+    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: LevelForm, seed: int
 ) -> tuple[Tensor, Tensor] | None:
     fused = len(values) // form.tile * form.digits if kind and bucket == COLUMNS else 0
     if kind and fused < len(norms):  # of all buckets that are no rows of whole tiles
@@ -74,7 +74,7 @@ def scales(norms: Tensor, most: int) -> Tensor:
     return torch.stack([lift, torch.where(exact > 0, most / (exact * lift), 0.0)], 1).float()
 
 
-def launches(entries: int, form: Form) -> list[tuple[int, int, int]]:
+def launches(entries: int, form: LevelForm) -> list[tuple[int, int, int]]:
     """Yields the first tile, the number of tiles and their columns: whole tiles, and a last one."""
     whole, rest = divmod(entries, form.tile)
     every = [(0, whole, COLUMNS), (whole, min(rest, 1), -(-rest // form.digits))]
@@ -87,7 +87,7 @@ def round_all(
     bucket: int,
     kind: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     seed: int,
     out: Tensor,
     counts: Tensor,
@@ -220,7 +220,7 @@ def add_levels(
     norms: Tensor,
     bucket: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
@@ -233,7 +233,7 @@ def add_all_levels(
     norms: Tensor,
     bucket: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:

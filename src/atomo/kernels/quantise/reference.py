@@ -12,7 +12,7 @@ from atomo.kernels.quantise import (
     LIFT_HUGE,
     LIFT_TINY,
     TINY,
-    Form,
+    LevelForm,
     room_for_escapes,
 )
 from atomo.kernels.random_words.reference import tile_words
@@ -30,7 +30,7 @@ def rows_of(values: Tensor, bucket: int) -> Tensor:
 
 
 def quantise(
-    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: Form, seed: int
+    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: LevelForm, seed: int
 ) -> tuple[Tensor, Tensor] | None:
     values = values.float()
     rows = rows_of(values, min(bucket, len(values)))
@@ -67,7 +67,7 @@ def tiles_of(entries: Tensor, digits: int) -> list[Tensor]:
     return parts
 
 
-def pack(levels: Tensor, form: Form) -> tuple[Tensor, Tensor]:
+def pack(levels: Tensor, form: LevelForm) -> tuple[Tensor, Tensor]:
     """Digits to bytes, and the levels of those bytes that cannot hold them."""
     base, digits = form.base, form.digits
     reach = base // 2
@@ -92,7 +92,7 @@ def add_levels(
     norms: Tensor,
     bucket: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
@@ -108,7 +108,7 @@ def add_all_levels(
     norms: Tensor,
     bucket: int,
     most: int,
-    form: Form,
+    form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
@@ -116,7 +116,7 @@ def add_all_levels(
         add_levels(*parts, bucket, most, form, out, scale)
 
 
-def unpack(symbols: Tensor, escapes: Tensor, form: Form, entries: int) -> Tensor:
+def unpack(symbols: Tensor, escapes: Tensor, form: LevelForm, entries: int) -> Tensor:
     base, digits = form.base, form.digits
     powers = base ** torch.arange(digits, device=symbols.device)
     whole = entries // (digits * COLUMNS) * COLUMNS

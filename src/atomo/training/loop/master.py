@@ -21,7 +21,7 @@ from atomo.training.job.run_control import NO_CONTROL, RunControl
 from atomo.training.loop.master_stepper import MasterStepper
 from atomo.training.loop.master_weights import on_host
 from atomo.training.optim.noise_damping import without_damping
-from atomo.training.records.progress import Progress, Step
+from atomo.training.records.progress import Progress, StepProgress
 from atomo.training.records.run_recorder import Parts, RunRecorder
 from atomo.transports import Transport
 
@@ -183,7 +183,9 @@ class Master:
         dense = 4 * self._job.entries * len(reports)
         balances = server.gradient_counts(), server.image_counts()
         lags = server.slowest()
-        done = Step(step, exchanged, result.factor, *times, up, down, dense, *balances, *lags)
+        done = StepProgress(
+            step, exchanged, result.factor, *times, up, down, dense, *balances, *lags
+        )
         return self._progress.done(done)
 
     def _save(self) -> bool:

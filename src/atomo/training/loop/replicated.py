@@ -20,7 +20,7 @@ from atomo.training.job.run_control import NO_CONTROL, RunControl
 from atomo.training.loop.exchange_setup import cautions_of, make_elastic_group
 from atomo.training.loop.replica import ReplicaStep, TrainingReplica, beginnings
 from atomo.training.loop.replica_check import check_replicas
-from atomo.training.records.progress import Progress, Step
+from atomo.training.records.progress import Progress, StepProgress
 from atomo.training.records.run_recorder import Parts, RunRecorder
 from atomo.training.records.worker_lines import WorkerLines
 from atomo.transports import Transport
@@ -206,7 +206,7 @@ class Replicated:
         group, reports = self._group, taken.exchanged.reports
         books = group.sample_split.balances(self.step, reports) if group else ()
         dense = dense_bytes(self._job)
-        step = self._progress.done(Step(self.step, *parts, sent, received, dense, *books))
+        step = self._progress.done(StepProgress(self.step, *parts, sent, received, dense, *books))
         done(step)
         self._tell_notes()
         # All ranks must know before a step that it is the last one: so it is the one after this.

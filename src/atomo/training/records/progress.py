@@ -8,14 +8,14 @@ from atomo.exchange import Exchanged, GradientCounts, Report
 from atomo.training.job.events import StepDone
 from atomo.training.job.job import Job
 
-__all__ = ["Progress", "Step"]
+__all__ = ["Progress", "StepProgress"]
 
 SMOOTHING = 0.9  # weight of the past steps in what is left of the run
 
 
 @final
 @dataclass(frozen=True)
-class Step:
+class StepProgress:
     """Reports, times and counts of a step."""
 
     number: int
@@ -40,7 +40,7 @@ class Progress:
         self._job = job
         self._step_s = 0.0  # smoothed
 
-    def done(self, taken: Step) -> StepDone:
+    def done(self, taken: StepProgress) -> StepDone:
         """Returns the event of a step."""
         job, exchanged = self._job, taken.exchanged
         reports = list(exchanged.reports.values())

@@ -20,9 +20,8 @@ from atomo.wire import Bytes
 __all__ = ["Members"]
 
 MASTER: Final = 0
-NEARLY: Final = (
-    0.9  # of the timeout: a worker silent for that long counts as silent beside an overdue one
-)
+# Share of the timeout: a worker silent for that long counts as silent beside an overdue one.
+NEARLY: Final = 0.9
 
 
 @final

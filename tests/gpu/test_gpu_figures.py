@@ -24,5 +24,5 @@ def test_every_row_runs_and_one_that_fails_costs_no_other(monkeypatch, capsys):
         dist.destroy_process_group()
     assert well, capsys.readouterr().out
     bad = script["Case"]("bad", 1.0, lambda: 1 / 0)
-    assert not script["told"](bad, lambda case: str(case.run()))
+    assert not script["print_row"](bad, lambda case: str(case.run()))
     assert "failed: ZeroDivisionError" in capsys.readouterr().out

@@ -51,7 +51,7 @@ class ChunkWork(StageWork[Any, Any]):
     def encode(self) -> Any:
         with self.place():
             if self.meter is not None:
-                self.meter.open(self.step)
+                self.meter.begin(self.step)
             run = self.stages.run_in_exchange
             return self.averaging.encode(self.chunk, self.scale, self.last, run)
 

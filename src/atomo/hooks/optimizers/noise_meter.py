@@ -41,7 +41,7 @@ class NoiseMeter:
         self.factor = 1.0
         """Factor on the learning rate of the last step."""
 
-    def open(self, step: int) -> None:
+    def begin(self, step: int) -> None:
         """Begins a step, or goes on with it."""
         self._measures = self._is_noisy(step)
 

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 from atomo.core.randomness import derive
-from atomo.hooks.options import HookOptions
+from atomo.hooks.hook_config import HookConfig
 from atomo.memory import kind_of
 from atomo.training.job.shard import Shard
 from atomo.workloads.datasets import Dataset, load_dataset
@@ -130,7 +130,7 @@ def has_momentum(hook: str, momentum: float) -> bool:
     name, _, setting = hook.partition(":")
     if name != "atomo":
         return False
-    return kind_of(HookOptions(setting, momentum=momentum).memory_spec).has_momentum
+    return kind_of(HookConfig(setting, momentum=momentum).memory_spec).has_momentum
 
 
 def train(options: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from atomo.exchange.collectives.direct import Direct
 from atomo.exchange.engine.serial_executor import SerialExecutor
 from atomo.exchange.engine.stages import StagePipeline, StageWork
 from atomo.hooks.adapter.chunks import Chunk
-from atomo.hooks.options import HookOptions, make_exchange
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.transports.local import network
 
 LONG = 60.0  # seconds, which only a hang takes
@@ -110,7 +110,7 @@ def test_what_is_wrong_with_one_part_of_a_step_keeps_no_rank_waiting_for_the_oth
     def rank(transport: Any) -> list[str]:
         collective = Direct(transport, LONG)
         parameters = {name: torch.zeros(9000) for name in "abc"}
-        exchange = make_exchange(HookOptions("topk(ratio=0.1)"), collective, parameters)
+        exchange = make_exchange(HookConfig("topk(ratio=0.1)"), collective, parameters)
         errors = []
         for _ in range(2):
             for number, name in enumerate(parameters):

@@ -23,7 +23,7 @@ from atomo.exchange.compressor import add_frame, add_frames
 from atomo.fusion import plan
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
-from atomo.hooks.options import HookOptions, make_exchange
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.kernels import entropy
 from atomo.memory import make_memory
 from atomo.options.grouping import megabytes
@@ -147,7 +147,7 @@ def test_a_residual_costs_no_wait(spec):
 def averager_of(code: str, chunk: Chunk) -> Exchange:
     """Returns the only rank of a group."""
     (transport,) = network(1)
-    choice = HookOptions(code=code, skips=True)
+    choice = HookConfig(code=code, skips=True)
     return make_exchange(choice, Direct(transport, 60.0), dict(chunk.gradients))
 
 

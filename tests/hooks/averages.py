@@ -12,7 +12,7 @@ from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.code_spec import parse_code
-from atomo.hooks.options import HookOptions, make_exchange
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.transports import network
 
 CODE = "topk(ratio=0.1)"
@@ -43,10 +43,10 @@ def averaged(
     raised: list[BaseException | None] = [None] * len(given)
 
     def run(rank: int) -> None:
-        choice = HookOptions(**{"code": CODE} | settings)
+        config = HookConfig(**{"code": CODE} | settings)
         collective = Direct(transports[rank], PATIENCE_S)
         if exchanges is None:
-            made[rank] = make_exchange(choice, collective, given[rank])
+            made[rank] = make_exchange(config, collective, given[rank])
         before(made[rank])
         for number, name in enumerate(ENTRIES):
             chunk = Chunk(number, {name: given[rank][name]})

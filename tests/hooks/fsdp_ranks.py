@@ -24,8 +24,8 @@ from torch.nn.functional import cross_entropy
 
 import atomo
 from atomo.errors import AtomoError, CheckpointError, ConfigError
-from atomo.hooks.options import HookOptions
-from atomo.hooks.sharding.fsdp_checks import check_choice, sharded_parameters
+from atomo.hooks.hook_config import HookConfig
+from atomo.hooks.sharding.fsdp_checks import check_config, sharded_parameters
 from atomo.hooks.sharding.fsdp_shards import sharded_modules
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -287,8 +287,8 @@ def refuses() -> None:
 
 def refuses_before_it_makes_groups() -> None:
     """Refuses a code or a model that is wrong by itself, before any group is made."""
-    clips = HookOptions("dgc", "dgc(clip=1.0)", 0.9)
-    expect(ConfigError, "clips by the norm of the whole", partial(check_choice, clips))
+    clips = HookConfig("dgc", "dgc(clip=1.0)", 0.9)
+    expect(ConfigError, "clips by the norm of the whole", partial(check_config, clips))
     expect(ConfigError, "on is needed, not a Linear", lambda: sharded_parameters(nn.Linear(2, 2)))
     old = FullyShardedDataParallel(nn.Linear(2, 2), device_id="cpu")
     expect(ConfigError, "(FSDP1), which is not served", lambda: sharded_parameters(old))

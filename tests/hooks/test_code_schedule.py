@@ -12,7 +12,7 @@ from torch.optim import SGD
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.hooks.options import HookOptions
+from atomo.hooks.hook_config import HookConfig
 
 FIRST, LATER = "topk(ratio=0.5)", "3: topk(ratio=0.2); 5: sgd"
 
@@ -68,12 +68,12 @@ def test_codecs_change_at_their_steps_and_a_resume_goes_on_in_them():
 )
 def test_schedules_that_cannot_be_are_refused(code, schedule, words):
     with pytest.raises(ConfigError, match=words):
-        HookOptions(code, schedule=schedule).check()
+        HookConfig(code, schedule=schedule).check()
     with pytest.raises(ConfigError, match=words):
         atomo.lightning_callback(code, code_schedule=schedule)
 
 
 def test_the_memory_is_one_that_all_codecs_bear():
-    assert HookOptions("fp16", schedule="5: topk").memory_spec == "residual"
-    assert HookOptions("sgd", momentum=0.9, schedule="5: topk").memory_spec == "dgc"
-    assert HookOptions("sgd", schedule="5: svd").memory_spec == "none"
+    assert HookConfig("fp16", schedule="5: topk").memory_spec == "residual"
+    assert HookConfig("sgd", momentum=0.9, schedule="5: topk").memory_spec == "dgc"
+    assert HookConfig("sgd", schedule="5: svd").memory_spec == "none"

@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam
 import atomo
 from atomo.errors import ConfigError
 from atomo.hooks.attachment import HookAttachment
-from atomo.hooks.options import HookOptions
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.recipe_coding import check, coding
 from atomo.options.recipes import RECIPES
 
@@ -29,9 +29,9 @@ def nesterov(network: nn.Module) -> torch.optim.Optimizer:
 
 def coded(
     code: str | None = None, schedule: str = "", recipe: str = "", **given: int
-) -> HookOptions:
+) -> HookConfig:
     numbers = {"steps_per_epoch": 0, "warmup_steps": 0} | given
-    return HookOptions(**coding(code, "auto", schedule, recipe, **numbers))
+    return HookConfig(**coding(code, "auto", schedule, recipe, **numbers))
 
 
 def steps(rank: int, network: nn.Module, optimizer: Any) -> None:
@@ -63,9 +63,9 @@ def test_ddp_takes_a_recipe_and_its_momentum_moves():
 
 @pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "dgc"])
 def test_a_recipe_without_a_schedule_needs_no_epochs(recipe):
-    choice = coded(recipe=recipe)
-    choice.check()
-    assert str(choice.codec) == str(HookOptions(RECIPES[recipe].settings["code"]).codec)
+    config = coded(recipe=recipe)
+    config.check()
+    assert str(config.codec) == str(HookConfig(RECIPES[recipe].settings["code"]).codec)
 
 
 def test_what_is_given_goes_before_a_recipe():
@@ -75,9 +75,9 @@ def test_what_is_given_goes_before_a_recipe():
 
 
 def test_a_warm_up_has_four_stages():
-    choice = coded("topk(ratio=0.00001)", warmup_steps=1000)
-    assert str(choice.codec) == "topk(ratio=0.1)"
-    assert choice.settings["code_schedule"] == (
+    config = coded("topk(ratio=0.00001)", warmup_steps=1000)
+    assert str(config.codec) == "topk(ratio=0.1)"
+    assert config.settings["code_schedule"] == (
         "250: topk; 500: topk(ratio=0.001); 750: topk(ratio=0.0001); 1000: topk(ratio=1e-05)"
     )
 

@@ -18,7 +18,7 @@ import atomo
 from atomo.codecs import CODECS, Law, make_codec
 from atomo.config.settings import Settings
 from atomo.errors import ConfigError
-from atomo.hooks.options import HookOptions
+from atomo.hooks.hook_config import HookConfig
 from atomo.memory import check_fits, make_memory
 
 SHAPE = (64, 48)
@@ -121,7 +121,7 @@ def test_every_door_refuses_what_is_not_bounded(spec, memory):
     codec = make_codec(spec)
     doors: list[Any] = [
         lambda: check_fits(codec, memory),
-        lambda: HookOptions(spec, memory).check(),
+        lambda: HookConfig(spec, memory).check(),
         lambda: Settings(code=spec, memory=memory).resolved(),
         lambda: Settings(code="topk", code_for=f"{spec}: weight", memory=memory).resolved(),
         lambda: atomo.encode(gradient(0), spec, seed=0, memory=make_memory(memory)),

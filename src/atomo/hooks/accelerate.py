@@ -12,8 +12,8 @@ from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.attachment import HookAttachment, warn_of_nothing
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.option_checks import check_accelerator, host_rule
-from atomo.hooks.options import HookOptions
 from atomo.hooks.recipe_coding import coding
 from atomo.hooks.states.rank_files import exists, load_ranks, save_rank
 from atomo.memory import Memory
@@ -89,7 +89,7 @@ def accelerate_hook(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = HookOptions(
+    config = HookConfig(
         **coded,
         seed=seed,
         compression=compression,
@@ -97,7 +97,7 @@ def accelerate_hook(
         hierarchical=hosts,
         noise_damping=noise_damping,
     )
-    attachment = HookAttachment(choice, timeout_s, optimizer)
+    attachment = HookAttachment(config, timeout_s, optimizer)
     attach_to(accelerator, attachment, lambda: [*accelerator._optimizers])
     return attachment
 

@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 from atomo.errors import ConfigError
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.ddp import ADVICE, averaged_by, hook_of
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.momentum_transfer import (
     given_optimizers,
     inner_optimizer,
     move_momentum,
 )
 from atomo.hooks.option_checks import check_timeout
-from atomo.hooks.options import HookOptions
 
 __all__ = ["HookAttachment", "warn_of_nothing"]
 
@@ -38,22 +38,22 @@ class HookAttachment:
     """The attachment of hooks to the models that a framework wraps in DistributedDataParallel."""
 
     def __init__(
-        self, choice: HookOptions, timeout_s: float | None, optimizer: object = None
+        self, config: HookConfig, timeout_s: float | None, optimizer: object = None
     ) -> None:
         """Makes an attachment without models yet.
 
         Args:
-            choice: how gradients are averaged.
+            config: how gradients are averaged.
             timeout_s: the longest wait for another rank, seconds.
             optimizer: whose momentum moves into the memory; None: those that the framework has.
 
         Raises:
             ConfigError: settings contradict each other.
         """
-        choice.check()
+        config.check()
         check_timeout(timeout_s)
-        self._choice, self._timeout_s = choice, timeout_s
-        self._given = given_optimizers(choice, optimizer)
+        self._config, self._timeout_s = config, timeout_s
+        self._given = given_optimizers(config, optimizer)
         self._attached: list[AttachedModel] = []
 
     @property
@@ -78,13 +78,13 @@ class HookAttachment:
             ConfigError: as of `ddp_hook`.
         """
         skips = scaler is not None and scaler.is_enabled()
-        choice = replace(self._choice, skips=skips)
+        config = replace(self._config, skips=skips)
         if any(attached.model is ddp.module for attached in self._attached):
             # The memory that was given is the first hook's, and its state goes on in another.
-            choice = replace(choice, memory=choice.memory_spec)
+            config = replace(config, memory=config.memory_spec)
         movable, advice = self._movable(ddp, optimizers)
         enabled = scaler if skips else None
-        exchange, hook = hook_of(ddp, choice, enabled, None, self._timeout_s, movable, advice)
+        exchange, hook = hook_of(ddp, config, enabled, None, self._timeout_s, movable, advice)
         ddp.register_comm_hook(exchange, hook)
         for number, attached in enumerate(self._attached):
             if attached.model is ddp.module:  # wrapped anew: another fit, or a smaller batch
@@ -98,15 +98,15 @@ class HookAttachment:
         self, ddp: DistributedDataParallel, optimizers: Iterable[object]
     ) -> tuple[list[Optimizer], str]:
         """Returns the optimisers whose momentum may move, and a warning if there are none."""
-        if self._given or self._choice.momentum:
+        if self._given or self._config.momentum:
             return self._given, ADVICE
         parameters = averaged_by(ddp).values()
         try:
             found = [inner_optimizer(one) for one in optimizers]
             own = [one for one in found if steps(one, parameters)]
-            move_momentum(self._choice, own, parameters)
+            move_momentum(self._config, own, parameters)
         except ConfigError as error:
-            if self._choice.recipe:
+            if self._config.recipe:
                 raise
             # Nobody asked for it: training goes on.
             return [], f"it does not move into the memory: {error}"

@@ -23,6 +23,7 @@ from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.adapter.meeting import SOON_S
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.hooks.optimizers.adam import warn_of_adam
 from atomo.hooks.optimizers.momentum_transfer import given_optimizers, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
@@ -34,7 +35,6 @@ from atomo.hooks.option_checks import (
     check_timeout,
     host_rule,
 )
-from atomo.hooks.options import HookOptions, make_exchange
 from atomo.hooks.recipe_coding import coding
 from atomo.hooks.states.bucket_layout import BucketLayout
 from atomo.memory import Memory
@@ -139,7 +139,7 @@ def ddp_hook(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = HookOptions(
+    config = HookConfig(
         **coded,
         seed=seed,
         compression=compression,
@@ -148,14 +148,14 @@ def ddp_hook(
         hierarchical=hosts,
         noise_damping=noise_damping,
     )
-    enabled, optimizers = scaler if skips else None, given_optimizers(choice, optimizer)
-    warn_of_adam(choice, optimizers, ddp.process_group.rank())
-    return hook_of(ddp, choice, enabled, process_group, timeout_s, optimizers)
+    enabled, optimizers = scaler if skips else None, given_optimizers(config, optimizer)
+    warn_of_adam(config, optimizers, ddp.process_group.rank())
+    return hook_of(ddp, config, enabled, process_group, timeout_s, optimizers)
 
 
 def hook_of(
     ddp: DistributedDataParallel,
-    choice: HookOptions,
+    config: HookConfig,
     scaler: GradScaler | None,
     process_group: ProcessGroup | None,
     timeout_s: float | None,
@@ -166,7 +166,7 @@ def hook_of(
 
     Args:
         ddp: the wrapped model.
-        choice: how gradients are averaged.
+        config: how gradients are averaged.
         scaler: of the loss, if it is scaled.
         process_group: as of `ddp_hook`.
         timeout_s: as of `ddp_hook`.
@@ -181,18 +181,18 @@ def hook_of(
     check_timeout(timeout_s)
     parameters = averaged_by(ddp)
     OPTIMIZERS.check_free(parameters.values())
-    choice, moved = move_momentum(choice, optimizers, parameters.values())
-    choice, damped = resolve_damping(choice, optimizers, parameters.values())
-    choice = replace(choice, bucket_cap_mb=caps_of(ddp))
+    config, moved = move_momentum(config, optimizers, parameters.values())
+    config, damped = resolve_damping(config, optimizers, parameters.values())
+    config = replace(config, bucket_cap_mb=caps_of(ddp))
     group = ddp.process_group if process_group is None else process_group
     layout = BucketLayout(parameters)
     collective = TorchCollective(group, timeout_s, come_s=SOON_S)  # DDP has met just now
-    exchange = make_exchange(choice, collective, parameters, layout, moved.decay(parameters))
+    exchange = make_exchange(config, collective, parameters, layout, moved.decay(parameters))
     moved.take()
     release(optimizers)
     damp(damped, exchange.meter)
     HOOKS.add(ddp, parameters.values())
-    watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), advice)
+    watch = None if moved else MomentumWatch(config, exchange.rank, parameters.values(), advice)
     return exchange, BucketHook(exchange, scaler, layout, watch).average
 
 

@@ -19,13 +19,13 @@ from atomo.hooks.adapter.collective import TorchCollective
 from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.ddp import ADVICE
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.hooks.optimizers.momentum_transfer import given_optimizers, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
 from atomo.hooks.optimizers.weight_decay import local
 from atomo.hooks.option_checks import check_sharded, check_timeout
-from atomo.hooks.options import HookOptions, make_exchange
 from atomo.hooks.recipe_coding import coding
-from atomo.hooks.sharding.fsdp_checks import check_choice, check_meshes, sharded_parameters
+from atomo.hooks.sharding.fsdp_checks import check_config, check_meshes, sharded_parameters
 from atomo.hooks.sharding.fsdp_shards import cut_up, sharded_modules, shards_of
 from atomo.hooks.sharding.sharded import ShardedExchange
 from atomo.memory import Memory
@@ -109,24 +109,24 @@ def fsdp_hook(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = HookOptions(
+    config = HookConfig(
         **coded,
         seed=seed,
         compression=compression,
         dense=dense,
     )
-    optimizers = given_optimizers(choice, optimizer)
+    optimizers = given_optimizers(config, optimizer)
     parameters, modules = sharded_parameters(model), unhooked_modules(model)
-    choice, moved = move_momentum(choice, optimizers, parameters.values())
-    check_choice(choice)
+    config, moved = move_momentum(config, optimizers, parameters.values())
+    check_config(config)
     group = check_meshes(parameters, replicas).get_group()
     here = {name: rows for name, one in parameters.items() if (rows := local(one)).numel()}
     collective = TorchCollective(group, timeout_s)
-    exchange = make_exchange(choice, collective, here, decay=moved.decay(parameters))
+    exchange = make_exchange(config, collective, here, decay=moved.decay(parameters))
     moved.take()
-    watch = None if moved else MomentumWatch(choice, dist.get_rank(), parameters.values(), ADVICE)
+    watch = None if moved else MomentumWatch(config, dist.get_rank(), parameters.values(), ADVICE)
     register(modules, parameters, BackwardSteps(exchange, watch))
-    return ShardedExchange(exchange, parameters, choice.memory_kind.vectors)
+    return ShardedExchange(exchange, parameters, config.memory_kind.vectors)
 
 
 def unhooked_modules(model: nn.Module) -> list[FSDPModule]:

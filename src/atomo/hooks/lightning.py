@@ -13,8 +13,8 @@ from atomo.errors import ConfigError
 from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.attachment import HookAttachment, warn_of_nothing
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.option_checks import check_callback, host_rule
-from atomo.hooks.options import HookOptions
 from atomo.hooks.recipe_coding import coding
 from atomo.memory import Memory
 from atomo.wire import Compression
@@ -85,7 +85,7 @@ def lightning_callback(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = HookOptions(
+    config = HookConfig(
         **coded,
         seed=seed,
         compression=compression,
@@ -93,7 +93,7 @@ def lightning_callback(
         hierarchical=hosts,
         noise_damping=noise_damping,
     )
-    attachment = HookAttachment(choice, timeout_s)
+    attachment = HookAttachment(config, timeout_s)
     return kind_of(package())(attachment)
 
 

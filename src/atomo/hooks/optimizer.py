@@ -17,6 +17,7 @@ from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.hooks.job import join_job
 from atomo.hooks.optimizers.adam import PlainStep, move_adam
 from atomo.hooks.optimizers.momentum_transfer import inner_optimizer, move_momentum
@@ -29,7 +30,6 @@ from atomo.hooks.option_checks import (
     check_timeout,
     host_rule,
 )
-from atomo.hooks.options import HookOptions, make_exchange
 from atomo.hooks.recipe_coding import coding
 from atomo.hooks.replicas import replicate
 from atomo.memory import Memory
@@ -125,7 +125,7 @@ def wrap_optimizer(
     skips = scaler is not None and scaler.is_enabled()
     dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
     coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
-    choice = HookOptions(
+    config = HookConfig(
         **coded,
         seed=seed,
         compression=compression,
@@ -136,18 +136,18 @@ def wrap_optimizer(
         bucket_mb=bucket_mb,
     )
     inner = inner_optimizer(optimizer)
-    choice, plain = move_adam(choice, inner, scaled=skips)
-    choice, moved = move_momentum(choice, [inner], parameters.values())
-    choice, damped = resolve_damping(choice, [inner], parameters.values())
+    config, plain = move_adam(config, inner, scaled=skips)
+    config, moved = move_momentum(config, [inner], parameters.values())
+    config, damped = resolve_damping(config, [inner], parameters.values())
     ranks = join_job(timeout_s) if collective is None else collective
     decay = moved.decay(parameters) if plain is None else plain.decay(parameters)
-    exchange = make_exchange(choice, ranks, parameters, decay=decay)
+    exchange = make_exchange(config, ranks, parameters, decay=decay)
     moved.take()
     release([inner])
     damp(damped, exchange.meter)
     replicate(model, ranks)
-    buckets = grouped(parameters, choice.codec, bucket_mb)
-    watch = None if moved else MomentumWatch(choice, exchange.rank, parameters.values(), ADVICE)
+    buckets = grouped(parameters, config.codec, bucket_mb)
+    watch = None if moved else MomentumWatch(config, exchange.rank, parameters.values(), ADVICE)
     enabled = scaler if skips else None
     averaged = AveragedOptimizer(optimizer, exchange, buckets, watch, enabled, plain)
     OPTIMIZERS.add(averaged, parameters.values())

@@ -8,7 +8,7 @@ from atomo.codecs import Codec
 from atomo.core.names import resolve
 from atomo.errors import ConfigError
 from atomo.hooks.code_spec import parse_code
-from atomo.hooks.options import HookOptions
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.states.own_memory import momentum_of
 from atomo.memory import Memory
 from atomo.options.recipes import RECIPES
@@ -29,7 +29,7 @@ def coding(
     momentum: float = 0.0,
     nesterov: bool = False,
 ) -> dict[str, Any]:
-    """Returns the fields of a HookOptions for the codecs, their schedule and the memory.
+    """Returns the fields of a HookConfig for the codecs, their schedule and the memory.
 
     A memory that is given goes before that of the recipe, and a warm-up before its schedule.
 
@@ -126,22 +126,22 @@ def in_steps(code: str, schedule: str, steps_per_epoch: float) -> tuple[str, str
     return str(first.codec), "; ".join(spelled)
 
 
-def check_recipe(choice: HookOptions, groups: Sequence[Mapping[str, Any]]) -> None:
+def check_recipe(config: HookConfig, groups: Sequence[Mapping[str, Any]]) -> None:
     """Raises ConfigError where the momentum is not that of the recipe.
 
     Args:
-        choice: how gradients are averaged.
-        groups: those of SGD; where there are none, the choice has the momentum.
+        config: how gradients are averaged.
+        groups: those of SGD; where there are none, the config has the momentum.
     """
-    settings = RECIPES[choice.recipe].settings if choice.recipe else {}
+    settings = RECIPES[config.recipe].settings if config.recipe else {}
     if "momentum" not in settings:
         return
     wanted = momentum_in(settings)
     place = "the optimizer" if groups else "without an SGD the hook"
-    for found in map(momentum_in, groups or [vars(choice)]):
+    for found in map(momentum_in, groups or [vars(config)]):
         if found != wanted:
             raise ConfigError(
-                f"recipe {choice.recipe} has {wanted}, and {place} has {found}: give "
+                f"recipe {config.recipe} has {wanted}, and {place} has {found}: give "
                 f"optimizer=SGD(..., {wanted})"
             )
 

@@ -9,8 +9,8 @@ from atomo.errors import CheckpointError
 from atomo.hooks.accelerate import attach_to, load_folder, save_folder
 from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.attachment import HookAttachment
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.option_checks import check_trainer, host_rule
-from atomo.hooks.options import HookOptions
 from atomo.hooks.recipe_coding import coding
 from atomo.memory import Memory
 from atomo.wire import Compression
@@ -81,7 +81,7 @@ def trainer_hook(
     coded = coding(
         code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
     )
-    choice = HookOptions(
+    config = HookConfig(
         **coded,
         seed=seed,
         compression=compression,
@@ -89,7 +89,7 @@ def trainer_hook(
         hierarchical=hosts,
         noise_damping=noise_damping,
     )
-    attachment = HookAttachment(choice, timeout_s)
+    attachment = HookAttachment(config, timeout_s)
     attach_to(trainer.accelerator, attachment, lambda: [one] if (one := trainer.optimizer) else [])
     trainer.add_callback(callback_of(attachment))
     return attachment

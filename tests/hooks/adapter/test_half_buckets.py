@@ -9,7 +9,7 @@ from torch import Tensor
 from atomo.codecs import make_codec
 from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.adapter.chunks import Chunk, Codecs, bucket_of, taken
-from atomo.hooks.options import HookOptions, make_exchange
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.kernels.peaks import INFINITY
 from atomo.transports import network
 
@@ -63,7 +63,7 @@ def averaged(chunks: list[Chunk], code: str) -> list[Tensor]:
     def run(rank: int) -> None:
         chunk = chunks[rank]
         collective = Direct(transports[rank], PATIENCE_S)
-        exchange = make_exchange(HookOptions(code=code), collective, dict(chunk.gradients))
+        exchange = make_exchange(HookConfig(code=code), collective, dict(chunk.gradients))
         exchange.submit(chunk, 1.0, True, lambda: None)
         exchange.finish()
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.adapter.averager import Averager
 from atomo.hooks.adapter.chunks import Chunk, taken
-from atomo.hooks.options import HookOptions, make_exchange
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.transports import network
 
 assert backends.TRITON  # which has Triton interpret
@@ -81,7 +81,7 @@ def averager_of(code: str, memory: str = "auto") -> Averager:
     """
     (transport,) = network(1)
     parameters = {name: torch.empty(shape) for name, shape in PARAMETERS}
-    exchange = make_exchange(HookOptions(code, memory), Direct(transport, 60.0), parameters)
+    exchange = make_exchange(HookConfig(code, memory), Direct(transport, 60.0), parameters)
     return exchange._averager
 
 

@@ -22,7 +22,7 @@ from atomo.hooks.adapter.averager import Averager
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.adapter.intra_host import enter
-from atomo.hooks.options import HookOptions, make_exchange
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.hooks.states.rank_files import load_ranks, save_rank
 from atomo.options.hierarchy import canonical_hierarchy
 from atomo.transports import network
@@ -171,7 +171,7 @@ def test_who_does_not_come_is_waited_for_as_long_as_said():
     transports, raised = network(4), []
 
     def run(rank: int) -> None:
-        choice, given = HookOptions("topk", hierarchical="2"), gradients(rank)
+        choice, given = HookConfig("topk", hierarchical="2"), gradients(rank)
         exchange = make_exchange(choice, Direct(transports[rank], 2.0), given)
         if rank == 3:
             return
@@ -220,7 +220,7 @@ def test_a_state_is_gathered_at_the_first_rank():
     found: list[Any] = [None] * 4
 
     def run(rank: int) -> None:
-        choice = HookOptions("topk(ratio=0.1)", hierarchical="2")
+        choice = HookConfig("topk(ratio=0.1)", hierarchical="2")
         exchange = make_exchange(choice, Direct(transports[rank], PATIENCE_S), gradients(rank))
         found[rank] = exchange.gather()
         exchange.load_state_dict(found[rank] or exchange.state_dict())
@@ -248,7 +248,7 @@ def test_all_ranks_say_the_same():
     transports = network(2)
 
     def run(rank: int) -> None:
-        choice = HookOptions("sgd", hierarchical=["", "2"][rank])
+        choice = HookConfig("sgd", hierarchical=["", "2"][rank])
         make_exchange(choice, Direct(transports[rank], PATIENCE_S), gradients(0))
 
     with pytest.raises(ConfigError, match=r"^rank 1 has hierarchical 2, rank 0 no: "):

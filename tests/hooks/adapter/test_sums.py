@@ -13,7 +13,7 @@ from atomo.exchange.reductions.allgather import AnnouncedAllgather
 from atomo.hooks.adapter.averager import Averager
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.code_spec import parse_code
-from atomo.hooks.options import HookOptions, make_exchange
+from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.transports import network
 
 RANKS = 3
@@ -36,9 +36,7 @@ def averaged(code: str, given: list[dict[str, Tensor]], sums: bool = True) -> li
 
     def run(rank: int) -> None:
         parameters = {name: torch.zeros_like(one) for name, one in given[rank].items()}
-        exchange = make_exchange(
-            HookOptions(code), Direct(transports[rank], PATIENCE_S), parameters
-        )
+        exchange = make_exchange(HookConfig(code), Direct(transports[rank], PATIENCE_S), parameters)
         made[rank] = exchange._averager
         if not sums:
             averager = made[rank]

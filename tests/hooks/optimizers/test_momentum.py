@@ -16,9 +16,9 @@ from torch.optim.lr_scheduler import OneCycleLR
 import atomo
 from atomo.errors import CheckpointError, ConfigError
 from atomo.hooks.attachment import HookAttachment
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.momentum_transfer import inner_optimizer, move_momentum, transfers
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
-from atomo.hooks.options import HookOptions
 
 HEAVY = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
 TO_OPTIMIZER = "give momentum to the optimizer, as in SGD"
@@ -39,14 +39,14 @@ DROPPING = [
 @pytest.mark.parametrize(("code", "memory", "place"), DROPPING)
 def test_momentum_that_a_memory_would_drop_is_refused(code, memory, place):
     with pytest.raises(ConfigError, match=rf"momentum=0.9: memory .* applies none of it: {place}"):
-        HookOptions(code, memory, 0.9).check()
+        HookConfig(code, memory, 0.9).check()
 
 
 @pytest.mark.parametrize(
     "code", ["topk", "svd(selection=top)", "efsignsgd", "onebit", "dgc", "acpsgd"]
 )
 def test_momentum_that_a_memory_applies_is_taken(code):
-    HookOptions(code, momentum=0.9, nesterov=True).check()
+    HookConfig(code, momentum=0.9, nesterov=True).check()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_all_doors_refuse(settings, words):
     with pytest.raises(ConfigError, match=words):
         atomo.lightning_callback("topk", **settings)
     with pytest.raises(ConfigError, match=words):
-        HookAttachment(HookOptions("topk", **settings), None)  # of Accelerate and of the Trainer
+        HookAttachment(HookConfig("topk", **settings), None)  # of Accelerate and of the Trainer
     with alone():
         ddp = DistributedDataParallel(model())
         with pytest.raises(ConfigError, match=words):
@@ -127,19 +127,19 @@ def test_a_resume_goes_on_bit_for_bit(loads_first):
 
 
 def moving(code: str = "topk", memory: str = "auto", **settings: Any) -> tuple[SGD, Any, Any]:
-    """Returns an SGD whose momentum a memory has taken over, the choice of the hook, and the
+    """Returns an SGD whose momentum a memory has taken over, the config of the hook, and the
     transfer.
     """
     network = model()
     optimizer = SGD(network.parameters(), **HEAVY | settings)
-    choice, moved = move_momentum(HookOptions(code, memory), [optimizer], network.parameters())
+    config, moved = move_momentum(HookConfig(code, memory), [optimizer], network.parameters())
     moved.take()
-    return optimizer, choice, moved
+    return optimizer, config, moved
 
 
 def test_states_are_those_of_plain_sgd():
-    optimizer, choice, _ = moving()
-    assert (choice.momentum, choice.nesterov, choice.memory_spec) == (0.9, True, "dgc")
+    optimizer, config, _ = moving()
+    assert (config.momentum, config.nesterov, config.memory_spec) == (0.9, True, "dgc")
     saved = optimizer.state_dict()
     plain = SGD(model().parameters(), **HEAVY)
     assert saved["param_groups"] == plain.state_dict()["param_groups"]
@@ -156,11 +156,11 @@ def test_states_are_those_of_plain_sgd():
 
 
 def test_an_optimizer_moves_again_with_its_model_wrapped_anew():
-    optimizer, choice, _ = moving()
+    optimizer, config, _ = moving()
     parameters = optimizer.param_groups[0]["params"]
-    same, moved = move_momentum(HookOptions("topk"), [optimizer], parameters)
+    same, moved = move_momentum(HookConfig("topk"), [optimizer], parameters)
     moved.take()
-    assert same == choice
+    assert same == config
     assert optimizer.state_dict()["param_groups"][0]["momentum"] == 0.9
     assert len(optimizer._optimizer_step_pre_hooks) == 1
 
@@ -177,11 +177,11 @@ def test_a_setting_that_is_set_again_is_an_error_at_the_next_step():
 
 
 def test_the_memory_of_signum_has_the_momentum_of_the_optimizer():
-    optimizer, choice, _ = moving("signum", momentum=0.5, nesterov=False)
-    assert choice.memory_spec == "momentum(beta=0.5)"
+    optimizer, config, _ = moving("signum", momentum=0.5, nesterov=False)
+    assert config.memory_spec == "momentum(beta=0.5)"
     assert optimizer.param_groups[0]["momentum"] == 0
     assert optimizer.param_groups[0]["weight_decay"] == 0.01  # which has none of it
-    choice.check()
+    config.check()
     with pytest.raises(ConfigError, match=r"applies its own momentum, .* 0.9 of Nesterov"):
         moving("signum")
     with pytest.raises(ConfigError, match=r"memory momentum\(beta=0.8\) applies its own"):
@@ -190,9 +190,9 @@ def test_the_memory_of_signum_has_the_momentum_of_the_optimizer():
 
 @pytest.mark.parametrize("code", ["sgd", "qsgd", "svd", "fp16", "powersgd", "terngrad"])
 def test_momentum_stays_where_the_memory_has_none(code):
-    optimizer, choice, moved = moving(code)
+    optimizer, config, moved = moving(code)
     assert not moved
-    assert choice == HookOptions(code)
+    assert config == HookConfig(code)
     assert optimizer.param_groups[0]["momentum"] == 0.9
 
 
@@ -200,10 +200,10 @@ def test_what_cannot_move_is_refused():
     network, other = model(), model()
     optimizer = SGD(network.parameters(), **HEAVY)
     with pytest.raises(ConfigError, match=r"4 of the optimizer's 4 .* 4 of the model's 4 not the"):
-        move_momentum(HookOptions("topk"), [optimizer], other.parameters())
+        move_momentum(HookConfig("topk"), [optimizer], other.parameters())
     groups = [{"params": [one], "momentum": 0.1 * n} for n, one in enumerate(network.parameters())]
     with pytest.raises(ConfigError, match="or groups that agree"):
-        move_momentum(HookOptions("topk"), [SGD(groups, lr=0.1)], network.parameters())
+        move_momentum(HookConfig("topk"), [SGD(groups, lr=0.1)], network.parameters())
     assert optimizer.param_groups[0]["momentum"] == 0.9
     for given, words in (
         ("sgd", "one of torch.optim, such as SGD, not a str"),
@@ -219,10 +219,10 @@ def test_what_cannot_move_is_refused():
             atomo.ddp_hook(ddp, "topk", optimizer=optimizer, nesterov=True)
 
 
-def looked_at(choice: HookOptions, optimizer: Any, rank: int = 0) -> list[str]:
+def looked_at(config: HookConfig, optimizer: Any, rank: int = 0) -> list[str]:
     """Returns the warnings of two steps."""
     parameters = optimizer.param_groups[0]["params"]
-    watch = MomentumWatch(choice, rank, parameters, "the advice")
+    watch = MomentumWatch(config, rank, parameters, "the advice")
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         optimizer.step()
@@ -235,22 +235,22 @@ def test_momentum_behind_error_feedback_is_warned_of_once():
     def heavy(momentum: float = 0.9) -> SGD:
         return SGD(model().parameters(), lr=0.1, momentum=momentum)
 
-    [text] = looked_at(HookOptions("topk"), heavy())
+    [text] = looked_at(HookConfig("topk"), heavy())
     assert "momentum of 0.9 repeats updates that error feedback has delivered already" in text
     assert text.endswith("(topk with memory residual): the advice")
-    [text] = looked_at(HookOptions("randk(unbiased=False)"), heavy())
+    [text] = looked_at(HookConfig("randk(unbiased=False)"), heavy())
     assert text.endswith("give SGD none")
-    [text] = looked_at(HookOptions("topk", momentum=0.9), heavy())
+    [text] = looked_at(HookConfig("topk", momentum=0.9), heavy())
     assert "comes on top of that of memory dgc" in text
-    [text] = looked_at(HookOptions("topk", "dgc"), heavy())  # which has none
+    [text] = looked_at(HookConfig("topk", "dgc"), heavy())  # which has none
     assert "repeats updates" in text
     for code in ("sgd", "fp16", "qsgd", "svd", "powersgd"):
-        assert not looked_at(HookOptions(code), heavy())
-    assert not looked_at(HookOptions("topk"), heavy(0.0))
-    assert not looked_at(HookOptions("topk"), heavy(), rank=1)
-    assert not looked_at(HookOptions("topk"), Adam(model().parameters()))
-    mine = MomentumWatch(HookOptions("topk"), 0, model().parameters(), "")
-    assert not looked_at(HookOptions("sgd"), heavy())  # another model's
+        assert not looked_at(HookConfig(code), heavy())
+    assert not looked_at(HookConfig("topk"), heavy(0.0))
+    assert not looked_at(HookConfig("topk"), heavy(), rank=1)
+    assert not looked_at(HookConfig("topk"), Adam(model().parameters()))
+    mine = MomentumWatch(HookConfig("topk"), 0, model().parameters(), "")
+    assert not looked_at(HookConfig("sgd"), heavy())  # another model's
     del mine
 
 
@@ -260,7 +260,7 @@ def test_a_plug_takes_the_optimizers_that_a_framework_has():
             ddp = DistributedDataParallel(model())
             first, second = [[*layer.parameters()] for layer in (ddp.module[0], ddp.module[2])]
             both = SGD(first, lr=0.1, momentum=0.9), SGD(second, lr=0.1, momentum=momentum)
-            plug = HookAttachment(HookOptions("topk"), None)
+            plug = HookAttachment(HookConfig("topk"), None)
             exchange = plug.attach(ddp, None, [*both, SGD(model().parameters(), lr=1.0)])
             kept = "residual" if said else "dgc"  # groups that differ keep their momentum
             assert exchange.state_dict()["memory"] == kept

@@ -14,9 +14,9 @@ from torch.optim.lr_scheduler import StepLR
 import atomo
 from atomo.errors import CheckpointError, ConfigError
 from atomo.exchange.collectives.direct import Direct
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
-from atomo.hooks.options import HookOptions
 from atomo.training.optim.noise_damping import Damping
 from atomo.transports import network as memory_network
 
@@ -168,7 +168,7 @@ def test_a_step_that_fails_leaves_no_scaled_rate_behind():
 )
 def test_what_has_no_noise_is_refused_at_all_doors(code, settings, words):
     with pytest.raises(ConfigError, match=words):
-        HookOptions(code, noise_damping=True, **settings).check()
+        HookConfig(code, noise_damping=True, **settings).check()
     with pytest.raises(ConfigError, match=words):
         atomo.lightning_callback(code, noise_damping=True, **settings)
 
@@ -185,12 +185,12 @@ def test_optimizers_that_cannot_be_damped_are_refused_and_left_alone_where_nobod
         ([wide], "2 of the optimizer's 6 parameters are not the model's"),
     ):
         with pytest.raises(ConfigError, match=words):
-            resolve_damping(HookOptions(NOISY, "none", noise_damping=True), optimizers, parameters)
+            resolve_damping(HookConfig(NOISY, "none", noise_damping=True), optimizers, parameters)
     for optimizers in ([], [adam], [wide]):
-        choice, damped = resolve_damping(HookOptions(NOISY, "none"), optimizers, parameters)
-        assert (choice.noise_damping, damped) == (False, [])
-    choice, damped = resolve_damping(HookOptions(NOISY, "none"), [plain, adam], parameters)
-    assert (choice.noise_damping, damped) == (True, [plain])
+        config, damped = resolve_damping(HookConfig(NOISY, "none"), optimizers, parameters)
+        assert (config.noise_damping, damped) == (False, [])
+    config, damped = resolve_damping(HookConfig(NOISY, "none"), [plain, adam], parameters)
+    assert (config.noise_damping, damped) == (True, [plain])
 
 
 def test_ranks_that_disagree_are_told():

@@ -14,7 +14,7 @@ from torch.optim import SGD
 import atomo
 from atomo.errors import ConfigError
 from atomo.hooks.attachment import HookAttachment
-from atomo.hooks.options import HookOptions
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.recipe_coding import coding
 from atomo.memory import Memory, canonical_memory, make_memory
 
@@ -32,8 +32,8 @@ def plain(network: nn.Module) -> torch.optim.Optimizer:
     return SGD(network.parameters(), lr=0.05)
 
 
-def choice(code: str, memory: str | Memory, momentum: float = 0.0) -> HookOptions:
-    return HookOptions(**coding(code, memory, "", "", 0, 0, momentum, False))
+def config(code: str, memory: str | Memory, momentum: float = 0.0) -> HookConfig:
+    return HookConfig(**coding(code, memory, "", "", 0, 0, momentum, False))
 
 
 def steps(rank: int, network: nn.Module, optimizer: Any) -> None:
@@ -65,13 +65,13 @@ def test_an_object_is_as_good_as_its_name(spec):
 
 
 def test_its_momentum_is_what_the_hook_is_given():
-    taken = choice("topk", make_memory("dgc", 0.8, True))
+    taken = config("topk", make_memory("dgc", 0.8, True))
     assert (taken.momentum, taken.nesterov) == (0.8, True)
-    assert choice("topk", make_memory("dgc"), 0.9).momentum == 0.9
+    assert config("topk", make_memory("dgc"), 0.9).momentum == 0.9
     with pytest.raises(ConfigError, match=r"made with momentum=0\.9, .* and the hook"):
-        choice("topk", make_memory("dgc"), 0.8)
+        config("topk", make_memory("dgc"), 0.8)
     with pytest.raises(ConfigError, match="memory residual with topk applies none of it"):
-        choice("topk", make_memory("residual"), 0.9).check()
+        config("topk", make_memory("residual"), 0.9).check()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_an_object_is_new_and_of_one_hook():
     full = make_memory("residual")
     full.load_state_dict({"weight": torch.ones(3)})
     with pytest.raises(ConfigError, match="memory residual holds something, and a hook begins"):
-        choice("topk", full).check()
+        config("topk", full).check()
     with alone():
         ddp, memory = DistributedDataParallel(model()), make_memory("residual")
         atomo.ddp_hook(ddp, "topk", memory=memory)
@@ -113,7 +113,7 @@ def test_ranks_compare_the_objects():
 
 def test_a_model_that_is_wrapped_anew_goes_on():
     network, memory = model(), make_memory("dgc")
-    plug = HookAttachment(choice("topk(ratio=0.2)", memory), None)
+    plug = HookAttachment(config("topk(ratio=0.2)", memory), None)
     images, labels = batch(0)
     with alone():
         ddp = DistributedDataParallel(network)

@@ -11,8 +11,8 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from atomo.config.resolve_codec import AUTO_CODEC, required_memory
 from atomo.errors import ConfigError
+from atomo.hooks.hook_config import GATHERS, HookConfig
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
-from atomo.hooks.options import GATHERS, HookOptions
 from atomo.memory import EfficientAdam, Memory, kind_of, make_memory
 
 __all__ = ["PlainStep", "move_adam", "warn_of_adam"]
@@ -98,13 +98,13 @@ def coupled(group: Group) -> float:
 
 
 def move_adam(
-    choice: HookOptions, optimizer: Optimizer, *, scaled: bool
-) -> tuple[HookOptions, PlainStep | None]:
-    """Returns the choice with a memory that makes Adam's update, and the step that is left to the
-    optimiser; where the optimiser or the memory is another, the choice as it is, and None.
+    config: HookConfig, optimizer: Optimizer, *, scaled: bool
+) -> tuple[HookConfig, PlainStep | None]:
+    """Returns the config with a memory that makes Adam's update, and the step that is left to the
+    optimiser; where the optimiser or the memory is another, the config as it is, and None.
 
     Args:
-        choice: how gradients are averaged.
+        config: how gradients are averaged.
         optimizer: steps the parameters.
         scaled: True if a scaler multiplies the loss.
 
@@ -112,22 +112,22 @@ def move_adam(
         ConfigError: the memory that was given cannot make this optimiser's update.
     """
     reason = unserved(optimizer, scaled=scaled)
-    if not made_by_memory(choice):
-        return choice, None
+    if not made_by_memory(config):
+        return config, None
     if reason:
-        if choice.memory == AUTO_CODEC:
-            return choice, None
-        raise ConfigError(f"memory {choice.memory_spec} makes the update of Adam, and {reason}")
-    return moved(choice, settings_of(optimizer.param_groups[0])), PlainStep(optimizer)
+        if config.memory == AUTO_CODEC:
+            return config, None
+        raise ConfigError(f"memory {config.memory_spec} makes the update of Adam, and {reason}")
+    return moved(config, settings_of(optimizer.param_groups[0])), PlainStep(optimizer)
 
 
-def made_by_memory(choice: HookOptions) -> bool:
+def made_by_memory(config: HookConfig) -> bool:
     """True if the memory that is given, or is the default beside Adam, makes the update."""
-    if choice.memory != AUTO_CODEC:
-        return choice.memory_kind.makes_update
-    if choice.low_rank:
+    if config.memory != AUTO_CODEC:
+        return config.memory_kind.makes_update
+    if config.low_rank:
         return False
-    return kind_of(required_memory(choice.codecs, GATHERS, 0.0, "adam")).makes_update
+    return kind_of(required_memory(config.codecs, GATHERS, 0.0, "adam")).makes_update
 
 
 def unserved(optimizer: Optimizer, *, scaled: bool) -> str:
@@ -148,30 +148,30 @@ def unserved(optimizer: Optimizer, *, scaled: bool) -> str:
     return ""
 
 
-def moved(choice: HookOptions, settings: tuple[float, float, float]) -> HookOptions:
-    """Returns the choice whose memory has the betas and the eps of the optimiser.
+def moved(config: HookConfig, settings: tuple[float, float, float]) -> HookConfig:
+    """Returns the config whose memory has the betas and the eps of the optimiser.
 
     Raises:
         ConfigError: the memory has others of its own.
     """
-    if choice.memory in (AUTO_CODEC, EfficientAdam.id):
+    if config.memory in (AUTO_CODEC, EfficientAdam.id):
         own = EfficientAdam(*settings).spec
-        return replace(choice, memory=own, plain_step=True)
-    given = choice.memory if isinstance(choice.memory, Memory) else make_memory(choice.memory)
+        return replace(config, memory=own, plain_step=True)
+    given = config.memory if isinstance(config.memory, Memory) else make_memory(config.memory)
     if given.spec != EfficientAdam(*settings).spec:
         raise ConfigError(
             f"memory {given.spec} was given, and the optimizer has {spelled(settings)}: give both "
             "the same"
         )
-    return replace(choice, plain_step=True)
+    return replace(config, plain_step=True)
 
 
-def warn_of_adam(choice: HookOptions, optimizers: Sequence[Optimizer], rank: int) -> None:
+def warn_of_adam(config: HookConfig, optimizers: Sequence[Optimizer], rank: int) -> None:
     """Warns on rank 0 where a hook is given an Adam that `wrap_optimizer` would serve better."""
     served = any(not unserved(one, scaled=False) for one in optimizers)
-    if rank == 0 and served and choice.memory == AUTO_CODEC and made_by_memory(choice):
+    if rank == 0 and served and config.memory == AUTO_CODEC and made_by_memory(config):
         warnings.warn(
-            f"a hook leaves the step to Adam, which loses more with {choice.spec} than what "
+            f"a hook leaves the step to Adam, which loses more with {config.spec} than what "
             "atomo.wrap_optimizer takes by default, memory 'adam'; here dense_steps= or "
             "warmup_steps= of a tenth of the steps help",
             stacklevel=3,

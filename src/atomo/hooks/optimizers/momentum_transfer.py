@@ -11,8 +11,8 @@ from torch.optim import SGD, Optimizer
 
 from atomo.errors import CheckpointError, ConfigError
 from atomo.hooks.adapter.exchange import Exchange
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
-from atomo.hooks.options import HookOptions
 from atomo.hooks.recipe_coding import check_recipe
 from atomo.hooks.states.own_memory import check_same
 from atomo.memory import Memory, kind_of
@@ -149,7 +149,7 @@ def inner_optimizer(optimizer: object) -> Optimizer:
     return optimizer
 
 
-def given_optimizers(choice: HookOptions, optimizer: object) -> list[Optimizer]:
+def given_optimizers(config: HookConfig, optimizer: object) -> list[Optimizer]:
     """Lists the optimiser that a hook is given; empty for None.
 
     Raises:
@@ -157,22 +157,22 @@ def given_optimizers(choice: HookOptions, optimizer: object) -> list[Optimizer]:
     """
     if optimizer is None:
         return []
-    if not isinstance(choice.memory, Memory) and (choice.momentum or choice.nesterov):
+    if not isinstance(config.memory, Memory) and (config.momentum or config.nesterov):
         raise ConfigError(
-            f"momentum={choice.momentum:g} and nesterov={choice.nesterov} beside optimizer=: those "
+            f"momentum={config.momentum:g} and nesterov={config.nesterov} beside optimizer=: those "
             "of the optimizer move into the memory; give one of the two"
         )
     return [inner_optimizer(optimizer)]
 
 
 def move_momentum(
-    choice: HookOptions, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
-) -> tuple[HookOptions, MomentumTransfer]:
-    """Returns the choice with the momentum of SGD, where the memory is one that applies it; and the
+    config: HookConfig, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
+) -> tuple[HookConfig, MomentumTransfer]:
+    """Returns the config with the momentum of SGD, where the memory is one that applies it; and the
     settings to take from the optimisers then.
 
     Args:
-        choice: how gradients are averaged, without momentum.
+        config: how gradients are averaged, without momentum.
         optimizers: that step the parameters.
         parameters: whose gradients are averaged.
 
@@ -182,14 +182,14 @@ def move_momentum(
     """
     plain = [optimizer for optimizer in optimizers if isinstance(optimizer, SGD)]
     groups = [group for optimizer in plain for group in groups_of(optimizer)]
-    check_recipe(choice, groups)
+    check_recipe(config, groups)
     if not any(group["momentum"] for group in groups):
-        return choice, MomentumTransfer()
+        return config, MomentumTransfer()
     momentum, nesterov = max((group["momentum"], group["nesterov"]) for group in groups)
-    given = with_momentum(choice, momentum, nesterov)
+    given = with_momentum(config, momentum, nesterov)
     kind = given.memory_kind
     if not kind.has_momentum:
-        return choice, MomentumTransfer()
+        return config, MomentumTransfer()
     check_groups(groups, kind.id)
     check_parameters(groups, parameters)
     return given, MomentumTransfer(
@@ -197,16 +197,16 @@ def move_momentum(
     )
 
 
-def with_momentum(choice: HookOptions, momentum: float, nesterov: bool) -> HookOptions:
-    """Returns the choice whose memory applies a momentum.
+def with_momentum(config: HookConfig, momentum: float, nesterov: bool) -> HookConfig:
+    """Returns the config whose memory applies a momentum.
 
     Raises:
         ConfigError: the memory has another momentum of its own, or no Nesterov's.
     """
-    if isinstance(choice.memory, Memory) and choice.memory.has_momentum:
-        check_same(choice.memory, (momentum, nesterov), "the optimizer")
-        return choice
-    given = replace(choice, momentum=momentum, nesterov=nesterov)
+    if isinstance(config.memory, Memory) and config.memory.has_momentum:
+        check_same(config.memory, (momentum, nesterov), "the optimizer")
+        return config
+    given = replace(config, momentum=momentum, nesterov=nesterov)
     if kind_of(given.memory_spec) is not Momentum:
         return given
     own = f"{Momentum.id}(beta={momentum})"
@@ -215,7 +215,7 @@ def with_momentum(choice: HookOptions, momentum: float, nesterov: bool) -> HookO
             f"memory {given.memory_spec} applies its own momentum, and the optimizer has momentum "
             f"{momentum:g}{' of Nesterov' * nesterov}: give one of the two"
         )
-    return replace(choice, memory=own)
+    return replace(config, memory=own)
 
 
 def check_groups(groups: Sequence[Group], memory: str) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from atomo.hooks.options import HookOptions
+from atomo.hooks.hook_config import HookConfig
 
 __all__ = ["MomentumWatch"]
 
@@ -23,20 +23,20 @@ class MomentumWatch:
     """
 
     def __init__(
-        self, choice: HookOptions, rank: int, parameters: Iterable[Tensor], advice: str
+        self, config: HookConfig, rank: int, parameters: Iterable[Tensor], advice: str
     ) -> None:
         """Begins to watch, for as long as somebody refers to the watch.
 
         Args:
-            choice: how gradients are averaged.
+            config: how gradients are averaged.
             rank: this one's.
             parameters: those whose gradients are averaged.
             advice: the way to have momentum in the memory.
         """
-        self._choice, self._advice = choice, advice
+        self._config, self._advice = config, advice
         # Weak: an optimiser may outlive the model of the hook.
         self._parameters = {id(one): ref(one) for one in parameters}
-        if rank == 0 and (choice.delays or choice.has_momentum):
+        if rank == 0 and (config.delays or config.has_momentum):
             watch(self)
 
     def look(self, optimizer: Optimizer) -> None:
@@ -54,13 +54,13 @@ class MomentumWatch:
         return found is not None and found() is parameter
 
     def _text(self, momentum: float) -> str:
-        choice, given = self._choice, f"SGD's momentum of {momentum:g}"
-        if choice.has_momentum:
-            return f"{given} comes on top of that of memory {choice.memory_spec}: give SGD none"
-        advice = "give SGD none" if choice.codec.shared_seed else self._advice
+        config, given = self._config, f"SGD's momentum of {momentum:g}"
+        if config.has_momentum:
+            return f"{given} comes on top of that of memory {config.memory_spec}: give SGD none"
+        advice = "give SGD none" if config.codec.shared_seed else self._advice
         return (
-            f"{given} repeats updates that error feedback has delivered already ({choice.spec} "
-            f"with memory {choice.memory_spec}): {advice}"
+            f"{given} repeats updates that error feedback has delivered already ({config.spec} "
+            f"with memory {config.memory_spec}): {advice}"
         )
 
 

@@ -14,31 +14,31 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from atomo.errors import ConfigError
+from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
-from atomo.hooks.options import HookOptions
 
 __all__ = ["damp", "release", "resolve_damping"]
 
 
 def resolve_damping(
-    choice: HookOptions, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
-) -> tuple[HookOptions, list[Optimizer]]:
-    """Returns the choice with damping on or off, and the optimisers whose steps it shortens.
+    config: HookConfig, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
+) -> tuple[HookConfig, list[Optimizer]]:
+    """Returns the config with damping on or off, and the optimisers whose steps it shortens.
 
     Args:
-        choice: how gradients are averaged; a `noise_damping` of None: on where possible.
+        config: how gradients are averaged; a `noise_damping` of None: on where possible.
         optimizers: step the parameters, as far as is known.
         parameters: whose gradients are averaged.
 
     Raises:
         ConfigError: `noise_damping` is True, and damping is impossible.
     """
-    reason = choice.undamped_by or optimizer_reason(optimizers, parameters, choice.noise_damping)
-    if choice.noise_damping and reason:
+    reason = config.undamped_by or optimizer_reason(optimizers, parameters, config.noise_damping)
+    if config.noise_damping and reason:
         raise ConfigError(f"noise_damping=True: {reason}")
-    damps = choice.noise_damping is not False and not reason
+    damps = config.noise_damping is not False and not reason
     chosen: list[Optimizer] = [one for one in optimizers if isinstance(one, SGD)] if damps else []
-    return replace(choice, noise_damping=damps), chosen
+    return replace(config, noise_damping=damps), chosen
 
 
 def optimizer_reason(

@@ -8,10 +8,10 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from atomo.errors import ConfigError
-from atomo.hooks.options import HookOptions
+from atomo.hooks.hook_config import HookConfig
 from atomo.memory import make_memory
 
-__all__ = ["check_choice", "check_meshes", "sharded_parameters"]
+__all__ = ["check_config", "check_meshes", "sharded_parameters"]
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
@@ -36,11 +36,11 @@ def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
     return {name: p for name, p in found.items() if isinstance(p, DTensor)}
 
 
-def check_choice(choice: HookOptions) -> None:
+def check_config(config: HookConfig) -> None:
     """Raises ConfigError for what cannot be had of single shards, one after the other."""
-    if make_memory(choice.memory_spec).needs_norm:
+    if make_memory(config.memory_spec).needs_norm:
         raise ConfigError(
-            f"memory {choice.memory_spec} clips by the norm of the whole gradient, which no rank "
+            f"memory {config.memory_spec} clips by the norm of the whole gradient, which no rank "
             "has when its first shard is sent: clip the averaged gradient instead"
         )
 

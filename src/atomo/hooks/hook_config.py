@@ -40,14 +40,14 @@ from atomo.options.hierarchy import FLAT
 from atomo.options.schedule import Phase, step_phases
 from atomo.wire import Compression
 
-__all__ = ["HookOptions", "make_exchange"]
+__all__ = ["HookConfig", "make_exchange"]
 
 GATHERS: Final = "Allgather"  # the communicator whose memories hooks have
 
 
 @final
 @dataclass(frozen=True)
-class HookOptions:
+class HookConfig:
     """The settings by which gradients are averaged, the same on all ranks."""
 
     code: str | Codec[Any]
@@ -233,7 +233,7 @@ class HookOptions:
 
 
 def make_exchange(
-    choice: HookOptions,
+    config: HookConfig,
     collective: Collective,
     parameters: Mapping[str, Tensor],
     layout: BucketLayout | None = None,
@@ -242,7 +242,7 @@ def make_exchange(
     """Makes an exchange of the gradients of these parameters; all ranks must make it alike.
 
     Args:
-        choice: how gradients are averaged.
+        config: how gradients are averaged.
         collective: the ranks.
         parameters: by name.
         layout: the buckets that the first step after a resume has; None: those that it is given.
@@ -257,38 +257,38 @@ def make_exchange(
     for name, parameter in parameters.items():
         if not parameter.is_floating_point():
             raise ConfigError(f"parameter {name} is {parameter.dtype}: only real ones are served")
-    choice.check()
-    check_alike(choice.settings, parameters, collective)
-    hosts = find_hosts(choice.hierarchical, collective)
-    meter = NoiseMeter(collective, choice.is_noisy) if choice.noise_damping else None
+    config.check()
+    check_alike(config.settings, parameters, collective)
+    hosts = find_hosts(config.hierarchical, collective)
+    meter = NoiseMeter(collective, config.is_noisy) if config.noise_damping else None
     owner = owner_of(hosts, collective.rank)
     if hosts.flat:
-        averager, inside = make_averager(choice, collective, parameters, decay), None
+        averager, inside = make_averager(config, collective, parameters, decay), None
     else:
         inside, between = enter(hosts, collective)
-        averager = make_averager(choice, between, parameters, decay)
-    return Exchange(averager, parameters, owner, inside, layout, choice.about, meter)
+        averager = make_averager(config, between, parameters, decay)
+    return Exchange(averager, parameters, owner, inside, layout, config.about, meter)
 
 
 def make_averager(
-    choice: HookOptions, collective: Collective, parameters: Mapping[str, Tensor], decay: Decay
+    config: HookConfig, collective: Collective, parameters: Mapping[str, Tensor], decay: Decay
 ) -> Averager:
     """Makes the averager over a collective."""
-    size, momentum, nesterov = collective.size, choice.momentum, choice.nesterov
+    size, momentum, nesterov = collective.size, config.momentum, config.nesterov
     memory = (
-        take(choice.memory, size)
-        if isinstance(choice.memory, Memory)
-        else make_memory(choice.memory_spec, momentum, nesterov, size)
+        take(config.memory, size)
+        if isinstance(config.memory, Memory)
+        else make_memory(config.memory_spec, momentum, nesterov, size)
     )
-    compression = choice.compression or Compression()
-    compressor = Compressor(memory, compression, collective.rank, choice.seed)
-    rules = choice.dense.rules(parameters)
+    compression = config.compression or Compression()
+    compressor = Compressor(memory, compression, collective.rank, config.seed)
+    rules = config.dense.rules(parameters)
     remembers = bool(memory.vectors)
-    first = choice.spec.reduction(remembers=remembers)
+    first = config.spec.reduction(remembers=remembers)
     # By the steps from which they encode.
-    kinds = [(0, choice.codec, first)] + [
+    kinds = [(0, config.codec, first)] + [
         (int(phase.epoch), phase.codec, reduction_of(phase.codec, remembers=remembers))
-        for phase in choice.phases
+        for phase in config.phases
     ]
     encodings = [
         (begin, (Codecs(codec, rules), kind(collective, compressor)))
@@ -302,7 +302,7 @@ def make_averager(
         encodings,
         compressor,
         dense_first,
-        skips=choice.skips,
-        dense=choice.dense,
+        skips=config.skips,
+        dense=config.dense,
         decay=decay,
     )

@@ -7,7 +7,16 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.tags import CLUSTER, HOURS, LAUNCH, OWNER, ROLE, ClusterTags, as_dict
+from atomo_cluster.ec2.aws.tags import (
+    CLUSTER,
+    HOURS,
+    LAUNCH,
+    MACHINE,
+    OWNER,
+    ROLE,
+    ClusterTags,
+    as_dict,
+)
 
 __all__ = [
     "LIVE",
@@ -45,6 +54,7 @@ class Instance:
     max_hours: float
     subnet: str
     ended: datetime | None = None  # where EC2 says when
+    machine: str = ""  # that launched it; empty: unknown
 
     @property
     def fuse(self) -> datetime:
@@ -110,6 +120,7 @@ def instance(described: Mapping[str, Any]) -> Instance:
         max_hours=float(tags.get(HOURS, "0")),
         subnet=described.get("SubnetId", ""),
         ended=end_time(str(described.get("StateTransitionReason", ""))),
+        machine=tags.get(MACHINE, ""),
     )
 
 

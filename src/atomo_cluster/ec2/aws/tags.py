@@ -1,19 +1,37 @@
 """The tags of a cluster: a resource belongs to it only with both tags, name and owner."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from getpass import getuser
 from hashlib import sha256
+from socket import gethostname
 from typing import Any, Final
 
-__all__ = ["CLUSTER", "GPUS", "HOURS", "IMAGE", "LAUNCH", "OWNER", "ROLE", "ClusterTags", "as_dict"]
+__all__ = [
+    "CLUSTER",
+    "GPUS",
+    "HOURS",
+    "IMAGE",
+    "LAUNCH",
+    "MACHINE",
+    "OWNER",
+    "ROLE",
+    "ClusterTags",
+    "as_dict",
+    "this_machine",
+]
 
 CLUSTER: Final = "atomo:cluster"
 OWNER: Final = "atomo:owner"
 ROLE: Final = "atomo:role"  # master or worker
 LAUNCH: Final = "atomo:launch"  # the run of `launch` that made it, for the roll-back
 HOURS: Final = "atomo:max-hours"
+MACHINE: Final = "atomo:machine"  # of hosts: the user and machine that launched them
 IMAGE: Final = "atomo:image"  # of images: the cluster that they are of
 GPUS: Final = "atomo:gpus"  # of images: whether they have a driver
+UNFIT: Final = re.compile(r"[^\w .:/=+@-]")
+LONGEST: Final = 256  # characters of a value
 
 
 @dataclass(frozen=True)
@@ -43,6 +61,15 @@ class ClusterTags:
         tags = {**dict(self.further), CLUSTER: self.cluster, OWNER: self.owner, **extra}
         listed = [{"Key": key, "Value": value} for key, value in tags.items()]
         return {"ResourceType": kind, "Tags": listed}
+
+
+def this_machine() -> str:
+    """Returns the user and this machine, e.g. ana@desk, with the letters that tags may have."""
+    try:
+        name = f"{getuser()}@{gethostname()}"
+    except (OSError, KeyError):  # a container's user may have no name
+        name = gethostname()
+    return UNFIT.sub("-", name)[:LONGEST]
 
 
 def as_dict(described: Mapping[str, Any]) -> dict[str, str]:

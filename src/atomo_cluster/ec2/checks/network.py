@@ -6,6 +6,7 @@ from atomo_cluster.ec2.aws.session_manager import require_programs
 from atomo_cluster.ec2.aws.tags import as_dict
 from atomo_cluster.ec2.checks.results import CheckContext, CheckResult, failed, ok, unknown
 from atomo_cluster.ec2.hosts.keys import check_keyfile, keyfile, public_key_of, require_program
+from atomo_cluster.ec2.places.ingress import Source, foreign_rules
 from atomo_cluster.ec2.places.network import ANYWHERE, Subnet, allowed_cidr
 from atomo_cluster.ec2.places.zones import places
 from atomo_cluster.ec2.settings.cluster import Cluster
@@ -83,7 +84,7 @@ def halves(cluster: Cluster, public: str) -> CheckResult:
 
 def security_group(site: CheckContext) -> CheckResult:
     """Reports who may use ssh; fails if a foreign security group has the cluster's name."""
-    cidr = allowed_cidr(site.cluster)
+    cidr, by_hand = allowed_cidr(site.cluster), ""
     filters = [{"Name": "group-name", "Values": [site.owned.label]},
                {"Name": "vpc-id", "Values": [site_subnet(site).vpc]}]  # fmt: skip
     for one in site.aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
@@ -92,7 +93,13 @@ def security_group(site: CheckContext) -> CheckResult:
                 f"{one['GroupId']} is called {site.owned.label} and lacks the cluster's tags; "
                 "delete it, or give the cluster another name"
             )
+        by_hand += "".join(map(by_hand_text, foreign_rules(one, cidr)))
     if not cidr:
-        return ok("no port is open; ssh goes through Session Manager")
+        return ok(f"no port is open; ssh goes through Session Manager{by_hand}")
     warning = "; THE WHOLE INTERNET MAY TRY, as ssh_from_anywhere asks" if cidr == ANYWHERE else ""
-    return ok(f"ssh from {cidr}{warning}")
+    return ok(f"ssh from {cidr}{warning}{by_hand}")
+
+
+def by_hand_text(rule: Source) -> str:
+    """Formats a rule that is not of the cluster."""
+    return f"; also {rule}" + (", which `launch` removes" if rule.is_ssh else ", made by hand")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import CAPACITY, Aws
-from atomo_cluster.ec2.aws.tags import HOURS, LAUNCH, ROLE, ClusterTags
+from atomo_cluster.ec2.aws.tags import HOURS, LAUNCH, MACHINE, ROLE, ClusterTags, this_machine
 from atomo_cluster.ec2.hosts.user_data import user_data
 from atomo_cluster.ec2.images.published import Image
 from atomo_cluster.ec2.places.network import Network
@@ -45,6 +45,7 @@ def tags(order: Order, cluster: Cluster, kinds: Sequence[str]) -> list[dict[str,
         ROLE: order.role,
         LAUNCH: order.launch,
         HOURS: f"{cluster.max_hours:g}",
+        MACHINE: this_machine(),
     }
     return [order.owned.specification(kind, extra) for kind in kinds]
 

@@ -73,7 +73,7 @@ def start(
     network = (
         existing_network(aws, plan)
         if cidr is None
-        else prepare_network(aws, plan.cluster, plan.owned, mark, attempt.subnet, cidr)
+        else prepare_network(aws, plan.cluster, plan.owned, mark, attempt.subnet, cidr, say)
     )
     made: list[str] = []
     for order in orders(plan, attempt, mark):

@@ -2,7 +2,7 @@
 
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any, Final
@@ -12,15 +12,14 @@ from atomo_cluster.ec2.aws.profiles import make_profiles
 from atomo_cluster.ec2.aws.search import list_resources
 from atomo_cluster.ec2.aws.tags import LAUNCH, ClusterTags
 from atomo_cluster.ec2.hosts.keys import public_half
+from atomo_cluster.ec2.places.ingress import open_for
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER
-from atomo_cluster.errors import CloudError, ConfigError
+from atomo_cluster.errors import ConfigError
 
 __all__ = ["Network", "Subnet", "allowed_cidr", "find_subnet", "find_subnets", "prepare_network"]
 
 ANYWHERE: Final = "0.0.0.0/0"
-SSH: Final = 22
-EVERYTHING: Final = "-1"
 TIMEOUT_S: Final = 10.0
 
 
@@ -119,11 +118,19 @@ def allowed_cidr(cluster: Cluster) -> str:
 
 
 def prepare_network(
-    aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str, subnet: Subnet, cidr: str
+    aws: Aws,
+    cluster: Cluster,
+    owned: ClusterTags,
+    launch: str,
+    subnet: Subnet,
+    cidr: str,
+    say: Callable[[str], None],
 ) -> Network:
     """Makes the missing parts of the cluster's network and keeps the others."""
     group = security_group(aws, owned, launch, subnet)
-    open_for(aws, group, cidr, cluster.efa)
+    if by_hand := open_for(aws, group, cidr, cluster.efa):
+        listed = ", ".join(map(str, by_hand))
+        say(f"security group {group} also lets in, by rules made by hand that stay: {listed}")
     profile, hosts_profile = make_profiles(aws, cluster, owned, launch)
     return Network(
         subnet=subnet,
@@ -148,52 +155,6 @@ def security_group(aws: Aws, owned: ClusterTags, launch: str, subnet: Subnet) ->
         TagSpecifications=[owned.specification("security-group", {LAUNCH: launch})],
     )
     return str(made["GroupId"])
-
-
-def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> None:
-    """Sets the rules of the group: ssh from one range, everything inside the group.
-
-    With an empty `cidr` no outside address may use ssh.
-    """
-    described = aws.call("ec2.describe_security_groups", GroupIds=[group])["SecurityGroups"][0]
-    ingress, egress = described["IpPermissions"], described.get("IpPermissionsEgress", [])
-    sources = [r["CidrIp"] for rule in ingress for r in rule.get("IpRanges", [])]
-    inside = {"IpProtocol": EVERYTHING, "UserIdGroupPairs": [{"GroupId": group}]}
-    if cidr and cidr not in sources:
-        allow(aws, "ingress", group, ssh_rule(cidr))
-    for stale in {*sources} - {cidr}:  # this machine's address of another day
-        aws.call(
-            "ec2.revoke_security_group_ingress", GroupId=group, IpPermissions=[ssh_rule(stale)]
-        )
-    if not allows_inside(ingress, group):
-        allow(aws, "ingress", group, inside)
-    if efa and not allows_inside(egress, group):  # EFA does not count the rule for 0.0.0.0/0
-        allow(aws, "egress", group, inside)
-
-
-def allow(aws: Aws, direction: str, group: str, rule: dict[str, Any]) -> None:
-    """Adds a rule, unless it exists."""
-    action = f"ec2.authorize_security_group_{direction}"
-    try:
-        aws.call(action, GroupId=group, IpPermissions=[rule])
-    except CloudError as error:
-        if error.code != "InvalidPermission.Duplicate":
-            raise
-
-
-def ssh_rule(cidr: str) -> dict[str, Any]:
-    """Returns the rule that lets these addresses use ssh."""
-    ranges = [{"CidrIp": cidr, "Description": "ssh of the cluster's owner"}]
-    return {"IpProtocol": "tcp", "FromPort": SSH, "ToPort": SSH, "IpRanges": ranges}
-
-
-def allows_inside(rules: list[dict[str, Any]], group: str) -> bool:
-    """True if the rules allow all traffic inside the group."""
-    return any(
-        rule["IpProtocol"] == EVERYTHING and pair.get("GroupId") == group
-        for rule in rules
-        for pair in rule.get("UserIdGroupPairs", [])
-    )
 
 
 def placement_group(aws: Aws, owned: ClusterTags, launch: str) -> str:

@@ -2,7 +2,11 @@
 
 import pytest
 from cluster.ec2.support.cloud import everything, refusal
+from cluster.ec2.support.lab import start
 from support.selection import slow_but
+
+from atomo_cluster.ec2.jobs.job import Job
+from atomo_cluster.errors import RemoteError
 
 pytestmark = pytest.mark.slow
 
@@ -65,3 +69,45 @@ def test_instances_that_aws_does_not_describe_are_ended_by_their_tags(ec2, cloud
     assert done.code == 14
     assert not everything(cloud)["instances"]
     assert "AWS: ec2.describe_instances: UnauthorizedOperation" in done.err
+
+
+@pytest.fixture
+def training(monkeypatch):
+    """Has the master run a job."""
+    job = Job(3, "running", None, 10, 11, None, "--epochs 30")
+    monkeypatch.setattr("atomo_cluster.ec2.commands.clusters.origin.list_jobs", lambda *_: [job])
+
+
+def test_a_cluster_of_another_machine_is_named_before_the_question(
+    ec2, cloud, training, monkeypatch
+):
+    monkeypatch.setattr("atomo_cluster.ec2.launch.fleet.this_machine", lambda: "bob@desk")
+    assert ec2("launch", "--yes").code == 0
+    declined = ec2("shutdown", answer="no\n")
+    assert declined.code == 13
+    for done in (declined, ec2("shutdown", "--dry-run"), ec2("shutdown", "--yes")):
+        assert (
+            "LAUNCHED FROM ANOTHER MACHINE: launched from bob@desk, owner user/moto, 0 h 0 min ago"
+            in done.out
+        )
+        assert "its job: 3 (--epochs 30) is running" in done.out
+    assert not everything(cloud)["instances"]
+
+
+def test_a_cluster_of_this_machine_is_ended_without_ado(ec2, cloud, training, folder):
+    assert ec2("launch", "--yes").code == 0
+    assert "LAUNCHED FROM" not in ec2("shutdown", "--dry-run").out
+    (folder / "state/test/hosts.json").unlink()
+    assert "NOT IN THE LEDGER OF THIS MACHINE" in ec2("shutdown", "--yes").out
+
+
+def test_a_master_that_does_not_answer_leaves_its_job_unknown(ec2, cloud, monkeypatch):
+    def silent(*_):
+        raise RemoteError("the master lets nobody in")
+
+    monkeypatch.setattr("atomo_cluster.ec2.commands.clusters.origin.list_jobs", silent)
+    start(cloud, "master")
+    done = ec2("shutdown", "--yes")
+    assert done.code == 0
+    assert "launched from unknown, owner user/moto" in done.out
+    assert "its job: unknown, since the master does not answer from here: the master" in done.out

@@ -137,3 +137,31 @@ def test_the_users_own_key_pair_is_used_and_kept(ec2, cloud, own_key):
     assert everything(cloud)["keys"] == {"mine"}
     assert ec2("shutdown", "--yes").code == 0
     assert everything(cloud)["keys"] == {"mine"}
+
+
+def permit(cloud, group, **rule):
+    """Adds a rule by hand."""
+    cloud.moto.client().authorize_security_group_ingress(
+        GroupId=group["GroupId"], IpPermissions=[{"IpProtocol": "tcp", **rule}]
+    )
+
+
+def test_rules_made_by_hand_are_seen_and_those_of_ssh_are_removed(ec2, cloud, groups):
+    launch(ec2)
+    (group,) = groups()
+    permit(cloud, group, FromPort=22, ToPort=22, Ipv6Ranges=[{"CidrIpv6": "::/0"}])
+    permit(cloud, group, FromPort=8080, ToPort=8081, IpRanges=[{"CidrIp": "198.51.100.9/32"}])
+    permit(cloud, group, FromPort=443, ToPort=443, Ipv6Ranges=[{"CidrIpv6": "2001:db8::/32"}])
+    said = ec2("validate", "--json").out
+    assert "also ::/0 to tcp 22, which `launch` removes" in said
+    assert "also 2001:db8::/32 to tcp 443, made by hand" in said
+    done = ec2("launch", "--yes")
+    assert done.code == 0, done.err
+    (after,) = groups()
+    assert all_sources(after) == ["203.0.113.7/32", "198.51.100.9/32"]
+    ranges = [one["CidrIpv6"] for rule in after["IpPermissions"] for one in rule["Ipv6Ranges"]]
+    assert ranges == ["2001:db8::/32"]  # and no longer ::/0
+    assert (
+        f"security group {group['GroupId']} also lets in, by rules made by hand that stay: "
+        "198.51.100.9/32 to tcp 8080-8081, 2001:db8::/32 to tcp 443" in done.out
+    )

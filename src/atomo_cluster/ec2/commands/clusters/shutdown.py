@@ -8,6 +8,7 @@ from typing import Final
 from atomo_cluster.ec2.aws.deletion import delete_until_gone, refusals, remains, resource_line
 from atomo_cluster.ec2.aws.inventory import namesakes, namesakes_text
 from atomo_cluster.ec2.aws.search import Resource, SearchResult, find_resources
+from atomo_cluster.ec2.commands.clusters.origin import tell_origin
 from atomo_cluster.ec2.images.baked import baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.money.ledger import record_end
@@ -62,13 +63,15 @@ def end_each(runs: Sequence[Run]) -> None:
 
 
 def show(run: Run, found: SearchResult) -> None:
-    """Lists the resources of the cluster."""
+    """Lists the resources of the cluster, and the origin of hosts launched elsewhere."""
     count, owned = len(found.things), run.owned
     run.say(f"{owned.cluster}, owner {owned.owner}, {run.aws.region}: {count} things")
     for thing in found.things:
         run.say(f"  {resource_line(thing)}")
     for error in found.errors:
         run.say(f"  AWS does not say all: {error}")
+    if any(thing.kind == "instance" for thing in found.things):
+        tell_origin(run)
 
 
 def end(run: Run) -> None:

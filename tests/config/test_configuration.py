@@ -10,7 +10,7 @@ import pytest
 from support import harness as support
 
 from atomo.config.bounds import BOUNDS
-from atomo.config.identity import IDENTITY, check_identity, record
+from atomo.config.identity import METHOD, STATE, WEIGHTS, check_identity, record
 from atomo.config.settings import Settings
 from atomo.core.arguments import flag, parse_arguments, to_arguments
 from atomo.errors import ConfigError
@@ -155,7 +155,7 @@ def test_a_learning_rate_that_grows_beyond_float32_is_refused_before_the_first_s
         ("--ema-decay=1", r"--ema-decay must be below 1, got 1.0: the average would never move"),
         ("--momentum=1", r"--momentum must be below 1, got 1.0"),
         ("--label-smoothing=1", r"--label-smoothing must be below 1, got 1.0"),
-        ("--resume=", r"--resume is empty; give auto, never, or the folder of a run"),
+        ("--resume=", r"--resume is empty; give auto, anyway, never, or the folder of a run"),
         ("--data-dir=", r"--data-dir is empty; give a folder"),
         ("--lr=-1", r"--lr must be above 0, got -1"),
         ("--lr -.5", r"--lr must be above 0, got -0.5"),
@@ -226,11 +226,31 @@ def test_a_checkpoint_records_what_was_computed_and_not_where(tmp_path):
     check_identity(Settings().resolved(), kept, tmp_path)
 
 
-@pytest.mark.parametrize("name", IDENTITY)
-def test_what_a_run_is_cannot_change_when_it_continues(name, tmp_path):
-    mine = Settings().resolved()
-    with pytest.raises(ConfigError, match=rf"{flag(name)} is .* was made with other"):
-        check_identity(mine, record(mine) | {name: "other"}, tmp_path)
+@pytest.mark.parametrize("name", [*WEIGHTS, *STATE, *METHOD])
+def test_a_run_continues_with_the_settings_that_matter_or_names_the_others(name, tmp_path):
+    own = Settings().resolved()
+    recorded = record(own) | {name: "other"}
+    with pytest.raises(ConfigError, match=rf"{flag(name)} .*\(before: other\)"):
+        check_identity(own, recorded, tmp_path)
+    anyway = replace(own, resume="anyway")
+    if name in WEIGHTS:  # no option makes other weights fit
+        with pytest.raises(ConfigError, match="of another model"):
+            check_identity(anyway, recorded, tmp_path)
+    else:
+        assert [text.split()[0] for text in check_identity(anyway, recorded, tmp_path)] == [
+            flag(name)
+        ]
+
+
+@pytest.mark.parametrize("name", METHOD)
+def test_a_run_that_continues_from_another_folder_may_change_its_codec(name, tmp_path):
+    own = replace(Settings().resolved(), resume=str(tmp_path))
+    assert check_identity(own, record(own) | {name: "other"}, tmp_path) == []
+
+
+def test_a_checkpoint_of_the_same_settings_has_no_differences(tmp_path):
+    own = Settings().resolved()
+    assert check_identity(own, record(own), tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from atomo.cli import main as command_line
 from atomo.cli.evaluate import EvaluateOptions
 from atomo.codecs import CODECS
 from atomo.config.file import SETTINGS_FILE
-from atomo.config.identity import IDENTITY
+from atomo.config.identity import METHOD, STATE, WEIGHTS
 from atomo.config.settings import Settings
 from atomo.core.arguments import flag
 from atomo.launch.display.text import bytes_text
@@ -133,7 +133,7 @@ def test_the_readme_knows_every_name(name):
 
 def test_what_a_resume_must_not_change_is_listed():
     told = section((ROOT / "docs" / "training.md").read_text(), "Resuming")
-    assert all(f"`{flag(name)}`" in told for name in IDENTITY)
+    assert all(f"`{flag(name)}`" in told for name in (*WEIGHTS, *STATE, *METHOD))
 
 
 @every_text

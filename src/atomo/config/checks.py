@@ -38,7 +38,8 @@ def check_folders(data_dir: str, resume: str) -> None:
         raise ConfigError("--data-dir is empty; give a folder, such as data, or . for this one")
     if not resume.strip():
         raise ConfigError(
-            "--resume is empty; give auto, never, or the folder of a run, such as . for this one"
+            "--resume is empty; give auto, anyway, never, or the folder of a run, such as . for "
+            "this one"
         )
 
 

@@ -1,31 +1,29 @@
-"""Settings that a checkpoint records, and those that must be equal to resume from it."""
+"""Settings that a checkpoint records, and those that must be equal to continue from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from atomo.config.comm_types import stored_settings
-from atomo.config.settings import Settings
+from atomo.config.settings import ANYWAY, Settings
 from atomo.core.arguments import flag
 from atomo.errors import ConfigError
 
-__all__ = ["IDENTITY", "UNSAID", "check_identity", "record"]
+__all__ = ["METHOD", "STATE", "UNSAID", "WEIGHTS", "check_identity", "record"]
 
 LAUNCH_ONLY: Final = {
     "hostfile", "slurm", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "weights",
     "log_format", "min_workers", "spares", "max_strikes", "max_restarts", "checkpoint_every",
     "cuda_aware_mpi", "auto_share",
 }  # fmt: skip
-# What a run must have in common with a checkpoint that it continues from.
-IDENTITY: Final = (
-    "task",
-    "network",
+WEIGHTS: Final = ("task", "network", "image_size")
+"""Settings without which the weights of a checkpoint fit no run: they must be equal always."""
+STATE: Final = (
     "dataset",
-    "image_size",
     "batch_size",
     "batches_per_step",
     "optimizer",
@@ -34,9 +32,20 @@ IDENTITY: Final = (
     "dense_steps",
     "seed",
 )
+"""Settings that must be equal unless `--resume anyway` overrides them."""
+METHOD: Final = ("code", "code_schedule", "code_for", "momentum", "nesterov")
+"""Settings that must be equal too where a run continues in its own folder."""
 # By checkpoints of earlier versions.
 UNSAID: Final[Mapping[str, object]] = MappingProxyType(
-    {"task": "images", "batches_per_step": 1, "dense_below": 0, "dense_steps": 0}
+    {
+        "task": "images",
+        "batches_per_step": 1,
+        "dense_below": 0,
+        "dense_steps": 0,
+        "code_schedule": "",
+        "code_for": "",
+        "nesterov": False,
+    }
 )
 
 
@@ -49,12 +58,51 @@ def record(settings: Settings) -> dict[str, str | int | float | bool]:
     }
 
 
-def check_identity(settings: Settings, recorded: Mapping[str, object], where: Path) -> None:
-    """Raises ConfigError where a run cannot continue from a checkpoint made with other settings."""
-    for name in IDENTITY:
-        mine, theirs = getattr(settings, name), recorded.get(name, UNSAID.get(name))
-        if mine != theirs:
-            raise ConfigError(
-                f"{flag(name)} is {mine}, but the checkpoint in {where} was made with {theirs}; "
-                "give the same, another --train-dir, or --resume never"
-            )
+def check_identity(settings: Settings, recorded: Mapping[str, object], where: Path) -> list[str]:
+    """Compares the settings of a run with those of the checkpoint that it continues from.
+
+    Args:
+        settings: of the run.
+        recorded: of the checkpoint.
+        where: the folder of the checkpoint, for the error.
+
+    Returns:
+        The differences that `--resume anyway` overrides, as "--memory residual (before: none)".
+
+    Raises:
+        ConfigError: a setting differs that must be equal.
+    """
+    weights = differences(settings, recorded, WEIGHTS)
+    if weights:
+        raise ConfigError(
+            f"{weights[0]}: the weights of the checkpoint in {where} are of another model; give "
+            "the same, another --train-dir, or --resume never"
+        )
+    names = STATE if settings.resumes_elsewhere else (*METHOD, *STATE)
+    others = differences(settings, recorded, names)
+    if others and settings.resume != ANYWAY:
+        raise ConfigError(
+            f"the checkpoint in {where} was made with other settings: {', '.join(others)}; give "
+            "the same, another --train-dir, --resume never, or --resume anyway to continue with "
+            "the new ones"
+        )
+    return others
+
+
+def differences(
+    settings: Settings, recorded: Mapping[str, object], names: Iterable[str]
+) -> list[str]:
+    """Returns the settings of these names that differ from the recorded ones."""
+    pairs = [
+        (name, getattr(settings, name), recorded.get(name, UNSAID.get(name))) for name in names
+    ]
+    return [
+        f"{flag(name)} {shown(own)} (before: {shown(earlier)})"
+        for name, own, earlier in pairs
+        if own != earlier
+    ]
+
+
+def shown(value: object) -> str:
+    """Returns a setting's value as a user gives it; an empty one as a pair of quotes."""
+    return "''" if value == "" else ("no", "yes")[value] if isinstance(value, bool) else str(value)

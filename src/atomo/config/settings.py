@@ -64,6 +64,8 @@ __all__ = ["Settings", "wants_gpu"]
 PLAIN: Final = "sgd"
 LOG_FORMATS: Final = ("text", "atomo")
 EVALUATORS: Final = ("local", "none")
+ANYWAY: Final = "anyway"
+"""`--resume` that continues in the folder of the run, with other settings than before."""
 
 
 @final
@@ -204,7 +206,11 @@ class Settings:
         0.0, "seconds after which a checkpoint is due beside those of --eval-freq; 0: never"
     )
     keep_checkpoints: int = option(0, "how many to keep; 0: all")
-    resume: str = option("auto", "auto: continue what lies in train-dir; never; or a run's folder")
+    resume: str = option(
+        "auto",
+        "auto: continue the run in --train-dir; anyway: also with another codec, memory, "
+        "optimizer or data; never: start anew; or the folder of a run to continue from",
+    )
     dump_every: int = option(0, "steps between two dumps of worker 1's gradient; 0: none")
     evaluator: str = option("local", "local: an evaluator beside the run; none: start it yourself")
     seed: int = option(1, "of everything random")
@@ -324,6 +330,16 @@ class Settings:
     def codec_flags(self) -> dict[str, int | float | None]:
         """Settings of the codec that the published flags give, by their names; None: not given."""
         return {setting: getattr(self, name) for name, setting in FLAGS.items()}
+
+    @property
+    def resumes_elsewhere(self) -> bool:
+        """True if the run continues from a folder that `--resume` names."""
+        return self.resume not in ("auto", "never", ANYWAY)
+
+    @property
+    def resume_folder(self) -> str:
+        """The folder that the run continues from, if it has a checkpoint."""
+        return self.resume if self.resumes_elsewhere else self.train_dir
 
     @property
     def measures(self) -> bool:

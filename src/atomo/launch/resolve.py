@@ -38,7 +38,7 @@ def inherit_memory(settings: Settings) -> Settings:
 
     The same command then continues a run whose memory an earlier version chose otherwise.
     """
-    folder = settings.train_dir if settings.resume == "auto" else settings.resume
+    folder = settings.resume_folder
     if settings.memory != "auto" or settings.resume == "never" or not folder:
         return settings
     try:
@@ -61,13 +61,15 @@ def resolve_settings(settings: Settings, name: str = "") -> Settings:
     """
     settings = canonical_settings(inherit_memory(settings))
     folder = Path(settings.train_dir or new_run_folder(settings, name)).absolute()
-    elsewhere = settings.resume not in ("auto", "never")
+    resume = settings.resume
+    if settings.resumes_elsewhere:
+        resume = str(Path(resume).absolute())
     return replace(
         settings,
         train_dir=str(folder),
         data_dir=str(Path(settings.data_dir).absolute()),
         weights=str(Path(settings.weights).absolute()) if settings.weights else "",
-        resume=str(Path(settings.resume).absolute()) if elsewhere else settings.resume,
+        resume=resume,
     )
 
 

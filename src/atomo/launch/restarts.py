@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from atomo.config.settings import Settings
+from atomo.config.settings import ANYWAY, Settings
 from atomo.errors import CheckpointError, ConfigError, TooFewWorkers, TransportError
 from atomo.launch.display.lines import Display
 from atomo.launch.display.summary import Summary
@@ -96,4 +96,6 @@ def continued_settings(settings: Settings) -> tuple[Settings, int]:
         step = None
     if step is None and settings.resume != "never":
         return settings, 0
-    return replace(settings, resume="auto"), step or 0
+    # Another setting may still differ from those of the checkpoint.
+    here = ANYWAY if settings.resume == ANYWAY else "auto"
+    return replace(settings, resume=here), step or 0

@@ -193,8 +193,39 @@ def test_what_was_under_way_at_a_checkpoint_is_accounted_for_after_it(tmp_path):
 
 def test_contradicting_settings_are_named(tmp_path):
     run_threads(settings(tmp_path, max_steps=1, network=SMALL))
-    with pytest.raises(ConfigError, match=r"--seed is 9, but .* made with 1"):
+    with pytest.raises(ConfigError, match=r"--seed 9 \(before: 1\); .*--resume anyway"):
         run_threads(settings(tmp_path, max_steps=2, network=SMALL, seed=9))
+
+
+OTHER = [
+    ({"code": "qsgd(bits=4)"}, "--code qsgd", ""),
+    ({"memory": "residual"}, "--memory residual", ", without the memories of the workers"),
+    (
+        {"memory": "none", "optimizer": "adam"},
+        "--optimizer adam",
+        " and the state of the optimizer",
+    ),
+    ({"batch_size": 16}, "--batch-size 16", ""),
+]
+
+
+@pytest.mark.parametrize(("changed", "named", "dropped"), OTHER, ids=lambda value: str(value)[:25])
+@pytest.mark.parametrize("comm", ["ParameterServer", "Allgather"])
+def test_a_run_continues_with_another_method_only_anyway(changed, named, dropped, comm, tmp_path):
+    common = {"network": SMALL, "code": "topk(ratio=0.1)", "memory": "dgc", "batch_size": 8,
+              "comm_type": comm}  # fmt: skip
+    run_threads(settings(tmp_path, max_steps=2, **common))
+    changed = {"max_steps": 4} | common | changed
+    with pytest.raises(ConfigError) as caught:
+        run_threads(settings(tmp_path, **changed))
+    assert named in str(caught.value)
+    assert "--resume anyway" in str(caught.value)
+    assert steps(tmp_path) == [2]  # a refused run leaves the folder as it was
+    events: list[Event] = []
+    run_threads(settings(tmp_path, resume="anyway", **changed), events.append)
+    assert steps(tmp_path)[-1] == 4
+    texts = [event.text for event in events if isinstance(event, Caution)]
+    assert any("step 2" in text and named in text and dropped in text for text in texts)
 
 
 def test_a_folder_without_a_checkpoint_is_named(tmp_path):

@@ -46,7 +46,7 @@ def test_a_checkpoint_of_before_had_one_batch_a_step(tmp_path):
     mine = settings(tmp_path)
     old = {name: value for name, value in record(mine).items() if name != "batches_per_step"}
     check_identity(mine, old, tmp_path)
-    with pytest.raises(ConfigError, match=r"--batches-per-step is 2, but .* made with 1"):
+    with pytest.raises(ConfigError, match=r"--batches-per-step 2 .before: 1.*"):
         check_identity(settings(tmp_path, batches_per_step=2), old, tmp_path)
 
 

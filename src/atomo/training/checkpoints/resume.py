@@ -1,6 +1,7 @@
 """The start of a run: its first step, or a checkpoint."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,7 +11,7 @@ from atomo.config.identity import check_identity
 from atomo.config.settings import Settings
 from atomo.errors import CheckpointError
 from atomo.training.checkpoints.checkpoint import Snapshot, load, steps
-from atomo.training.checkpoints.schema import COUNTS, EXCHANGE, HOSTS, MEMORY
+from atomo.training.checkpoints.schema import COUNTS, EXCHANGE, HOSTS, MEMORY, exchange_in
 from atomo.training.folder.run_folder import PATIENCE_S
 
 __all__ = ["find_snapshot", "hosts_in", "snapshot_of", "spread"]
@@ -31,22 +32,38 @@ def find_snapshot(
     """
     if settings.resume == "never":
         return None
-    named = settings.resume != "auto"
-    folder = Path(settings.resume if named else settings.train_dir)
+    folder = Path(settings.resume_folder)
     there = steps(folder) if folder.is_dir() else []
     if not there:
-        if named:
+        if settings.resumes_elsewhere:
             raise CheckpointError(f"--resume {folder}: there is no checkpoint in that folder")
         return None
-    snapshot = newest(folder, there, say)
-    check_identity(settings, snapshot.config, folder)
-    return snapshot
+    return adapted(settings, newest(folder, there, say), folder, say)
 
 
 def snapshot_of(settings: Settings, folder: Path, step: int) -> Snapshot:
     """Returns the checkpoint of a step. Errors: `find_snapshot`."""
-    snapshot = load(folder, step)
-    check_identity(settings, snapshot.config, folder)
+    return adapted(settings, load(folder, step), folder, lambda why: None)
+
+
+def adapted(
+    settings: Settings, snapshot: Snapshot, folder: Path, say: Callable[[str], object]
+) -> Snapshot:
+    """Returns a checkpoint without the state that the settings of this run cannot continue."""
+    differences = check_identity(settings, snapshot.config, folder)
+    if not differences:
+        return snapshot
+    dropped = []
+    if settings.memory != snapshot.config.get("memory"):
+        dropped.append("the memories of the workers")
+        snapshot = replace(snapshot, workers=tuple(map(without_memory, snapshot.workers)))
+    if settings.optimizer != snapshot.config.get("optimizer"):
+        dropped.append("the state of the optimizer")
+        snapshot = replace(snapshot, optimizer=exchange_in([snapshot.optimizer]))
+    state = f", without {' and '.join(dropped)}" if dropped else ""
+    say(
+        f"continues from step {snapshot.step}{state}, with other settings: {', '.join(differences)}"
+    )
     return snapshot
 
 

@@ -12,7 +12,7 @@ from torch import Size, nn
 from atomo.codecs.by_name import ByName, dense_below
 from atomo.codecs.dense_fallback import DENSE
 from atomo.config.bounds import FLOAT
-from atomo.config.settings import Settings
+from atomo.config.settings import ANYWAY, Settings
 from atomo.core.randomness import derive
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, shapes
@@ -63,7 +63,8 @@ class Job:
     @property
     def resume(self) -> str:
         """Start of the run: after a probe, its current step."""
-        return "auto" if self.again else self.settings.resume
+        here = self.again or self.settings.resume == ANYWAY
+        return "auto" if here else self.settings.resume
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:

@@ -61,7 +61,7 @@ def continued(settings: Settings) -> tuple[Path, int] | None:
     """
     if settings.resume == "never":
         return None
-    folder = Path(settings.train_dir if settings.resume == "auto" else settings.resume)
+    folder = Path(settings.resume_folder)
     return folder, (last_whole(folder) or 0 if folder.is_dir() else 0)
 
 

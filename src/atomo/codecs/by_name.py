@@ -32,7 +32,7 @@ class Rule:
 
     def covers(self, name: str) -> bool:
         """Returns True if this rule names the codec of a parameter."""
-        return any(fnmatchcase(name, one) for one in self.names)
+        return any(fnmatchcase(name, pattern) for pattern in self.names)
 
     def __str__(self) -> str:
         return f"{self.codec}: {' '.join(self.names)}"
@@ -60,12 +60,13 @@ class ByName:
 
     def check_names(self, parameters: Iterable[str]) -> None:
         """Raises ConfigError where a name is that of no parameter: it would say nothing."""
-        known = list(parameters)
+        all_names = list(parameters)
         for name in (name for rule in self.rules for name in rule.names):
-            if not any(fnmatchcase(one, name) for one in known):
+            if not any(fnmatchcase(parameter, name) for parameter in all_names):
                 raise ConfigError(
-                    f"--code-for: no parameter is called {name!r}; they are {', '.join(known[:4])}"
-                    f"{', ...' if len(known) > 4 else ''}"
+                    f"--code-for: no parameter is called {name!r}; they are "
+                    f"{', '.join(all_names[:4])}"
+                    f"{', ...' if len(all_names) > 4 else ''}"
                 )
 
     def __str__(self) -> str:
@@ -77,15 +78,15 @@ NONE: Final[ByName] = ByName()
 
 
 def dense_below(
-    tensors: Iterable[tuple[str, torch.Size]], entries: int, others: ByName = NONE
+    tensors: Iterable[tuple[str, torch.Size]], entries: int, rules: ByName = NONE
 ) -> ByName:
-    """Adds a rule that sends tensors of fewer entries dense; it goes before all `others`.
+    """Adds a rule that sends tensors of fewer entries dense; it goes before all `rules`.
 
     >>> str(dense_below([("a.weight", torch.Size((8, 8))), ("b", torch.Size((3, 3)))], 10))
     'sgd: b'
     """
     small = tuple(escape(name) for name, shape in tensors if shape.numel() < entries)
-    return ByName((Rule(DENSE, small), *others.rules)) if small else others
+    return ByName((Rule(DENSE, small), *rules.rules)) if small else rules
 
 
 def parse_by_name(text: str) -> ByName:

@@ -9,10 +9,10 @@ from atomo.kernels.rice import NotIndices
 __all__ = ["as_codec_error", "check_known", "check_ratio", "require_finite"]
 
 
-def check_known(codec: str, name: str, value: str, known: Iterable[str]) -> None:
+def check_known(codec: str, name: str, value: str, allowed: Iterable[str]) -> None:
     """Raises ConfigError unless a setting has one of the known values."""
-    if value not in known:
-        raise ConfigError(f"{codec}: {name} must be one of {', '.join(known)}; got {value!r}")
+    if value not in allowed:
+        raise ConfigError(f"{codec}: {name} must be one of {', '.join(allowed)}; got {value!r}")
 
 
 def check_ratio(codec: str, ratio: float) -> None:

@@ -89,6 +89,6 @@ class Inner(Generic[T]):
         if optional and inner in (None, *NOTHING):
             return None
         if not isinstance(inner, Codec) or inner.default_granularity is not Granularity.ENTRIES:
-            wanted = "a codec of plain entries" + (", or none" if optional else "")
-            raise ConfigError(f"{codec.id}: {self._name} must be {wanted}; got {value}")
+            expected = "a codec of plain entries" + (", or none" if optional else "")
+            raise ConfigError(f"{codec.id}: {self._name} must be {expected}; got {value}")
         return inner

@@ -69,14 +69,14 @@ def codec_named(name: str, codecs: Mapping[str, type[Codec[Any]]]) -> type[Codec
         ConfigError: no codec has this name. For a method of several rounds the message says which
             functions accept it.
     """
-    known = resolve("codec", name, [*codecs, *IN_ROUNDS])
-    if known in IN_ROUNDS:
+    spelling = resolve("codec", name, [*codecs, *IN_ROUNDS])
+    if spelling in IN_ROUNDS:
         raise ConfigError(
-            f"{known} is no codec: ranks sum its parts in several rounds, so that it cannot encode "
-            "a gradient on its own. atomo.ddp_hook and atomo.wrap_optimizer take it, and runs with "
-            f"--comm-type {IN_ROUNDS[known]}"
+            f"{spelling} is no codec: ranks sum its parts in several rounds, so that it cannot "
+            "encode a gradient on its own. atomo.ddp_hook and atomo.wrap_optimizer take it, and "
+            f"runs with --comm-type {IN_ROUNDS[spelling]}"
         )
-    return codecs[known]
+    return codecs[spelling]
 
 
 def read_call(text: str) -> tuple[str, dict[str, object]]:
@@ -88,8 +88,8 @@ def read_call(text: str) -> tuple[str, dict[str, object]]:
     Raises:
         ConfigError: the text is no specification.
     """
-    name, given = parts(read(text), text)
-    return name, {key: literal(value, text) for key, value in given.items()}
+    name, settings = parts(read(text), text)
+    return name, {key: literal(value, text) for key, value in settings.items()}
 
 
 def read(text: object) -> ast.expr:
@@ -119,15 +119,15 @@ def parts(tree: ast.expr, text: str) -> tuple[str, dict[str, ast.expr]]:
             return name, {}
         case ast.Call(func=ast.Name(id=name), args=[], keywords=settings):
             names = [str(setting.arg) for setting in settings]
-            if twice := [given for given, count in Counter(names).items() if count > 1]:
+            if twice := [repeated for repeated, count in Counter(names).items() if count > 1]:
                 raise ConfigError(f"{name}: setting {twice[0]!r} is given twice in {shown(text)}")
             return name, {str(setting.arg): setting.value for setting in settings}
     raise malformed(text)
 
 
 def build(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) -> Codec[Any]:
-    name, given = parts(tree, text)
-    settings = {key: value_of(given[key], codecs, text) for key in given}
+    name, trees = parts(tree, text)
+    settings = {key: value_of(trees[key], codecs, text) for key in trees}
     return construct(codec_named(name, codecs), settings)
 
 
@@ -143,10 +143,10 @@ def value_of(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) 
 
 def construct(codec: type[Codec[Any]], settings: dict[str, object]) -> Codec[Any]:
     """Builds a codec from its settings, whose types its constructor checks."""
-    known = [field.name for field in fields(codec)]  # type: ignore[arg-type]
+    names = [field.name for field in fields(codec)]  # type: ignore[arg-type]
     for name in settings:
-        if name not in known:
-            raise ConfigError(f"{codec.id}: unknown setting {name!r}; {nearest(name, known)}")
+        if name not in names:
+            raise ConfigError(f"{codec.id}: unknown setting {name!r}; {nearest(name, names)}")
     return codec(**settings)
 
 

@@ -79,24 +79,24 @@ def parse_arguments(
         ConfigError: an option is unknown, or a value is not what it takes.
     """
     options = [flag(field.name) for field in fields(settings)]  # type: ignore[arg-type]
-    ours = join_negatives(translate_spellings(words, options), options)
+    translated = join_negatives(translate_spellings(words, options), options)
     # argparse would take `-host` for `-h`, and print the help.
-    unknown = [word for word in ours if word[:2] != "--" and successor(word)]
+    unknown = [word for word in translated if word[:2] != "--" and successor(word)]
     if not unknown:
         made = parser(settings, command, description)  # type: ignore[arg-type]
-        known, unknown = made.parse_known_args(ours)
+        parsed, unknown = made.parse_known_args(translated)
     if unknown:
         name = unknown[0].partition("=")[0]
         raise ConfigError(f"unknown option {name!r}; {hint(name, options)}")
-    return (build or settings)(**vars(known))
+    return (build or settings)(**vars(parsed))
 
 
 def hint(name: str, options: Sequence[str]) -> str:
     """Returns the end of an error about an unknown option: what to give in its place."""
-    found = successor(name)
-    known = {*options, "--config"}  # which is read before the settings are
-    foreign = set(re.findall(r"`(--[a-z-]+)", found)) - known
-    return f"of `atomo train`, {found}" if foreign else found or nearest(name, options)
+    replacement = successor(name)
+    own = {*options, "--config"}  # which is read before the settings are
+    foreign = set(re.findall(r"`(--[a-z-]+)", replacement)) - own
+    return f"of `atomo train`, {replacement}" if foreign else replacement or nearest(name, options)
 
 
 def translate_spellings(words: Sequence[str], options: Sequence[str]) -> list[str]:
@@ -130,10 +130,14 @@ def translation(word: str, options: Sequence[str]) -> str:
     dashed = name.replace("_", "-") if name.startswith("--") else name
     if dashed in options:
         return dashed + equals + value
-    theirs = OPTIONS.get(dashed)
-    if theirs is None or theirs.option not in options:
+    spelling = OPTIONS.get(dashed)
+    if spelling is None or spelling.option not in options:
         return word
-    return f"{theirs.option}={theirs.value}" if theirs.value else theirs.option + equals + value
+    return (
+        f"{spelling.option}={spelling.value}"
+        if spelling.value
+        else spelling.option + equals + value
+    )
 
 
 def to_arguments(settings: Any) -> list[str]:

@@ -55,10 +55,10 @@ def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     away = {tensor.device for tensor in tensors if uses_pinned_memory(tensor.device)}
     if not away:
         return [tensor.cpu() for tensor in tensors]
-    found = [start_copy(tensor) for tensor in tensors]
+    copies = [start_copy(tensor) for tensor in tensors]
     for device in away:
         module_of(device).current_stream(device).synchronize()
-    return found
+    return copies
 
 
 def start_copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -99,8 +99,8 @@ class AsyncScalars:
         """
         if self._here is not None:
             self._here.synchronize()
-        found: list[float] = self._found.tolist()
-        return found
+        numbers: list[float] = self._found.tolist()
+        return numbers
 
 
 @final

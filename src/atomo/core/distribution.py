@@ -41,8 +41,8 @@ __version__ = installed_version("atomo") or UNKNOWN
 def versions() -> str:
     """Returns the line of `atomo --version`. Nothing is imported for it."""
     python = ".".join(map(str, sys.version_info[:3]))
-    others = [f"{name} {found}" for name in SHOWN if (found := installed_version(name))]
-    return ", ".join([f"atomo {__version__}", f"Python {python}", *others])
+    packages = [f"{name} {version}" for name in SHOWN if (version := installed_version(name))]
+    return ", ".join([f"atomo {__version__}", f"Python {python}", *packages])
 
 
 def install_command(extra: str) -> str:

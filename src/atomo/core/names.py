@@ -47,10 +47,10 @@ def resolve(kind: str, name: str, known: Iterable[str]) -> str:
         ConfigError: nothing in `known` has this name; the message offers the nearest and lists all.
     """
     spellings = list(known)
-    ours = NAMES.get(kind, {}).get(fold(name), name)
-    if found := find_spelling(name, spellings) or find_spelling(ours, spellings):
-        return found
-    hint = nearest(name, spellings) if ours == name else f"here it is {ours!r}"
+    published = NAMES.get(kind, {}).get(fold(name), name)
+    if match := find_spelling(name, spellings) or find_spelling(published, spellings):
+        return match
+    hint = nearest(name, spellings) if published == name else f"here it is {published!r}"
     raise ConfigError(f"unknown {kind} {name!r}; {hint}")
 
 

@@ -28,7 +28,7 @@ def pyplot_for(picture: str) -> ModuleType:
     path = Path(picture)
     if not path.parent.is_dir():
         raise ConfigError(f"--png {picture}: there is no folder {path.parent}")
-    known = FigureCanvasBase.get_supported_filetypes()
-    if path.suffix[1:].lower() not in known:
-        raise ConfigError(f"--png {picture}: ends in none of .{', .'.join(sorted(known))}")
+    suffixes = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix[1:].lower() not in suffixes:
+        raise ConfigError(f"--png {picture}: ends in none of .{', .'.join(sorted(suffixes))}")
     return pyplot

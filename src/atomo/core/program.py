@@ -46,12 +46,12 @@ def dispatch(
     if words[0] in ("-V", "--version"):
         sys.stdout.write(f"{versions()}\n")
         return 0
-    name, *rest = words
+    name, *options = words
     if name not in commands:
         sys.stderr.write(f"{program}: unknown command {name!r}; {nearest(name, commands)}\n")
         return 2
     try:
-        code = act(name, rest)
+        code = act(name, options)
         sys.stdout.flush()  # here, where it may fail, and not at the very end
         return code
     except AtomoError as error:

@@ -32,10 +32,10 @@ class Spelling:
     """The value that it stands for, where it takes none."""
 
 
-def accepted_spelling(theirs: str, systems: str, option: str, value: str = "") -> Spelling:
+def accepted_spelling(published: str, systems: str, option: str, value: str = "") -> Spelling:
     """Returns an option that means what one of ours does."""
     shown = f"{option} {value}".strip()
-    return Spelling(theirs, systems, f"works, as `{shown}`", option, value)
+    return Spelling(published, systems, f"works, as `{shown}`", option, value)
 
 
 ALL: Final = (
@@ -104,7 +104,9 @@ ALL: Final = (
     Spelling("--pretrained", DRAGONN, "`--weights FILE.npz`, the file itself"),
     Spelling("--hidden-dim", DRAGONN, "`--task 'labels(hidden=N)'`"),
 )
-OPTIONS: Final[Mapping[str, Spelling]] = MappingProxyType({one.theirs: one for one in ALL})
+OPTIONS: Final[Mapping[str, Spelling]] = MappingProxyType(
+    {spelling.theirs: spelling for spelling in ALL}
+)
 
 # Names by the kind of what they name, folded as `names.fold` does. One that is ours too is ours.
 NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
@@ -136,7 +138,7 @@ def successor(option: str) -> str:
     >>> successor("--fusion-num")
     'in place of what MergeComp has: `--fusion count:GROUPS`'
     """
-    theirs = OPTIONS.get(option.replace("_", "-") if option.startswith("--") else option)
-    if theirs is None or theirs.option:  # what works as one of ours is of another command
+    spelling = OPTIONS.get(option.replace("_", "-") if option.startswith("--") else option)
+    if spelling is None or spelling.option:  # what works as one of ours is of another command
         return ""
-    return f"in place of what {theirs.systems} has: {theirs.ours}"
+    return f"in place of what {spelling.systems} has: {spelling.ours}"

@@ -28,10 +28,10 @@ def bits_per_second(text: str, name: str) -> float:
     Raises:
         ConfigError: it is none, or 0.
     """
-    found = quantity(text, name, SPEEDS)
-    if found <= 0:
+    bandwidth = quantity(text, name, SPEEDS)
+    if bandwidth <= 0:
         raise ConfigError(f"{name} must be above 0, got {text}: nothing would ever arrive")
-    return found
+    return bandwidth
 
 
 def seconds(text: str, name: str) -> float:
@@ -47,20 +47,20 @@ def seconds(text: str, name: str) -> float:
     Raises:
         ConfigError: it is none, or below 0.
     """
-    found = quantity(text, name, TIMES)
-    if found < 0:
+    duration = quantity(text, name, TIMES)
+    if duration < 0:
         raise ConfigError(f"{name} must be at least 0, got {text}")
-    return found
+    return duration
 
 
 def quantity(text: str, name: str, units: Mapping[str, float]) -> float:
     """Returns a number times its unit."""
-    found = QUANTITY.fullmatch(text)
-    if found is None or found[2].lower() not in units:
+    match = QUANTITY.fullmatch(text)
+    if match is None or match[2].lower() not in units:
         raise ConfigError(
             f"{name} {text!r}: give a number with one of {', '.join(units)}, e.g. 1{[*units][-2]}"
         )
-    value = float(found[1]) * units[found[2].lower()]
+    value = float(match[1]) * units[match[2].lower()]
     if math.isinf(value):
         raise ConfigError(f"{name} {text!r}: there is no such number")
     return value

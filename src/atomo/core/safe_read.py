@@ -57,42 +57,42 @@ def open_plain(path: Path, *, linked: bool = False) -> Iterator[BinaryIO]:
         os.close(descriptor)
 
 
-def read_whole(path: Path, most: int = MAX_JSON_BYTES, *, linked: bool = False) -> bytes:
-    """Reads all of a file of at most `most` bytes.
+def read_whole(path: Path, limit: int = MAX_JSON_BYTES, *, linked: bool = False) -> bytes:
+    """Reads all of a file of at most `limit` bytes.
 
     Raises:
         OSError: it cannot be read, is no file, or is larger.
     """
     with open_plain(path, linked=linked) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > most:
-            raise OSError(errno.EFBIG, f"it has {size} bytes; at most {most} are read", str(path))
+        if size > limit:
+            raise OSError(errno.EFBIG, f"it has {size} bytes; at most {limit} are read", str(path))
         # It may have grown. As much memory as is asked for is taken before anything is read.
-        return file.read(min(most, size + GROWTH))
+        return file.read(min(limit, size + GROWTH))
 
 
-def read_start(path: Path, most: int) -> bytes:
-    """Reads the first bytes of a file, at most `most`.
+def read_start(path: Path, limit: int) -> bytes:
+    """Reads the first bytes of a file, at most `limit`.
 
     Raises:
         OSError: it cannot be read, or is no file.
     """
     with open_plain(path) as file:
-        return file.read(most)
+        return file.read(limit)
 
 
-def read_text(path: Path, most: int = MOST_TEXT) -> str:
+def read_text(path: Path, limit: int = MOST_TEXT) -> str:
     """Reads all of a file in UTF-8 that a person named, also through a link, or of a pipe.
 
     A pipe is what `--config <(command)` names in a shell.
 
     Raises:
-        OSError: it cannot be read, is no file, has more than `most` bytes, or nobody writes to the
+        OSError: it cannot be read, is no file, has more than `limit` bytes, or nobody writes to the
             pipe.
         UnicodeDecodeError: it is not UTF-8.
     """
     return (
-        read_pipe(path, most) if is_pipe(path) else read_whole(path, most, linked=True)
+        read_pipe(path, limit) if is_pipe(path) else read_whole(path, limit, linked=True)
     ).decode()
 
 
@@ -105,17 +105,17 @@ def is_pipe(path: Path) -> bool:
 
 
 @cache
-def read_pipe(path: Path, most: int) -> bytes:
+def read_pipe(path: Path, limit: int) -> bytes:
     """Reads a pipe to its end, once in a process: then nothing is left in it.
 
     Raises:
-        OSError: it has more than `most` bytes, or nothing came for `PIPE_S`.
+        OSError: it has more than `limit` bytes, or nothing came for `PIPE_S`.
     """
     descriptor, data = os.open(path, os.O_RDONLY | PLAIN), bytearray()
     ready = select.poll()
     ready.register(descriptor, select.POLLIN)
     try:
-        while len(data) <= most:
+        while len(data) <= limit:
             # Without a writer a read would end at once, and before the writer has come as well.
             if not ready.poll(1e3 * PIPE_S):
                 raise OSError(errno.ETIMEDOUT, f"nothing came in {PIPE_S:g} s", str(path))
@@ -124,7 +124,7 @@ def read_pipe(path: Path, most: int) -> bytes:
             data += part
     finally:
         os.close(descriptor)
-    raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
+    raise OSError(errno.EFBIG, f"it has more than {limit} bytes", str(path))
 
 
 def open_own(path: Path, flags: int) -> int:

@@ -37,9 +37,9 @@ class Table(Mapping[str, T]):
 
     def __getitem__(self, name: str) -> T:
         module, _, inner = self.places[name].partition(":")
-        found: Any = getattr(import_module(f"{self._package}.{module}"), inner)
-        thing: T = found[name] if isinstance(found, Mapping) else found
-        return thing
+        attribute: Any = getattr(import_module(f"{self._package}.{module}"), inner)
+        entry: T = attribute[name] if isinstance(attribute, Mapping) else attribute
+        return entry
 
     def __contains__(self, name: object) -> bool:
         return name in self.places

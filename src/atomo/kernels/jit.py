@@ -89,9 +89,9 @@ def own_cache() -> bool:
     folder = Path(tempfile.gettempdir()) / f"atomo-{os.geteuid()}"
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077
-    if not private or found.st_uid != os.geteuid():
+    status = folder.lstat()
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+    if not private or status.st_uid != os.geteuid():
         return False
     numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     return True

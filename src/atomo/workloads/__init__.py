@@ -51,18 +51,18 @@ def make_task(spec: str) -> Task:
     Raises:
         ConfigError: it cannot be read, names no task, or gives settings that this does not take.
     """
-    name, given = read_call(spec)
+    name, settings = read_call(spec)
     kind = TASKS[resolve("task", name, TASKS)]
     hints = get_type_hints(kind)
-    known = {field.name: hints[field.name] for field in settings_of(kind)}
-    for key, value in given.items():
-        if key not in known:
-            raise ConfigError(f"{kind.id}: unknown setting {key!r}; {nearest(key, known)}")
-        given[key] = float(value) if known[key] is float and type(value) is int else value
-        if type(given[key]) is not known[key]:
-            wanted = known[key].__name__
-            raise ConfigError(f"{kind.id}: {key} must be of type {wanted}, got {value!r}")
-    return kind(**given)
+    types = {field.name: hints[field.name] for field in settings_of(kind)}
+    for key, value in settings.items():
+        if key not in types:
+            raise ConfigError(f"{kind.id}: unknown setting {key!r}; {nearest(key, types)}")
+        settings[key] = float(value) if types[key] is float and type(value) is int else value
+        if type(settings[key]) is not types[key]:
+            expected = types[key].__name__
+            raise ConfigError(f"{kind.id}: {key} must be of type {expected}, got {value!r}")
+    return kind(**settings)
 
 
 def spec_of(task: Task) -> str:
@@ -71,23 +71,28 @@ def spec_of(task: Task) -> str:
     >>> spec_of(make_task("Images()"))
     'images'
     """
-    said = ((field.name, getattr(task, field.name), field.default) for field in settings_of(task))
-    given = ", ".join(f"{name}={value!r}" for name, value, default in said if value != default)
-    return f"{task.id}({given})" if given else task.id
+    values = ((field.name, getattr(task, field.name), field.default) for field in settings_of(task))
+    arguments = ", ".join(
+        f"{name}={value!r}" for name, value, default in values if value != default
+    )
+    return f"{task.id}({arguments})" if arguments else task.id
 
 
 def settings_of(task: Task | type[Task]) -> list[Field[Any]]:
     """Returns the fields that people set."""
-    return [one for one in fields(task) if not one.metadata.get("kept")]
+    return [setting for setting in fields(task) if not setting.metadata.get("kept")]
 
 
 def restore_task(task: Task, config: Mapping[str, object]) -> Task:
-    """Returns the same task with what a checkpoint of this configuration keeps beside the settings.
+    """Returns the same task with the fields that a checkpoint of this configuration stores
+    beside the settings.
 
     Raises:
         ConfigError: the task cannot take it.
     """
-    names = {one.name for one in fields(task)} - {one.name for one in settings_of(task)}
+    names = {setting.name for setting in fields(task)} - {
+        setting.name for setting in settings_of(task)
+    }
     return replace(task, **{name: str(config[name]) for name in names & set(config)})
 
 
@@ -99,8 +104,8 @@ def task_of(dataset: str) -> Task:
     'images'
     """
     kinds = TASKS.values() if dataset else ()  # none of them is imported but for a reason
-    found = (kind for kind in kinds if find_spelling(dataset, kind.datasets()))
-    return next(found, next(iter(TASKS.values())))()
+    matching = (kind for kind in kinds if find_spelling(dataset, kind.datasets()))
+    return next(matching, next(iter(TASKS.values())))()
 
 
 def dataset_named(task: Task, name: str) -> str:
@@ -111,19 +116,21 @@ def dataset_named(task: Task, name: str) -> str:
             nearest.
     """
     if not find_spelling(name, task.datasets()):
-        other = task_of(name)
-        if find_spelling(name, other.datasets()):
-            raise ConfigError(f"data set {name!r} is one of --task {other.id}, not of {task.id}")
+        owner = task_of(name)
+        if find_spelling(name, owner.datasets()):
+            raise ConfigError(f"data set {name!r} is one of --task {owner.id}, not of {task.id}")
     return task.dataset_named(name)
 
 
-def choose_workload(**given: Any) -> Settings:
+def choose_workload(**settings: Any) -> Settings:
     """Returns the settings of a run, with the task of the data set that is given, and with the
     network and the data set that its task has where none is.
 
     Raises:
         ConfigError: a name is unknown, or a setting is out of range.
     """
-    task = make_task(given["task"]) if "task" in given else task_of(given.get("dataset", ""))
+    task = (
+        make_task(settings["task"]) if "task" in settings else task_of(settings.get("dataset", ""))
+    )
     own = {"task": spec_of(task), "network": task.network, "dataset": task.dataset}
-    return Settings.from_recipe(**(own | given))
+    return Settings.from_recipe(**(own | settings))

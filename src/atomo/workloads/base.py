@@ -6,13 +6,12 @@ A `Task` is an immutable value, its fields its settings: `images`, `labels(hidde
 a data set it is a `Workload`, which every rank and the evaluator open alike: equal files give equal
 batches, an equal vocabulary and, after the same `torch.manual_seed`, equal first weights.
 
-- **Samples** are numbered from 0. A split keeps no position and draws nothing at random but from
-  the seed that a batch is asked with, so it does not matter how workers divide what is asked for.
-  What one of them is called ("images", "sentences") is the task's to say; steps, epochs and speeds
-  count them.
-- **A batch** has tensors that the network is called with, in their order, and targets.
-- **An objective** gives the loss that is differentiated, the mean over a batch, and how much of
-  the batch was right, for the line of progress.
+- **Samples** are numbered from 0. A split keeps no position, and all its random numbers come from
+  the seed of the call, so a sample does not depend on how workers divide a batch. The task names
+  its samples ("images", "sentences"); steps, epochs and speeds count them.
+- **A batch** has the arguments of the network, tensors in their order, and targets.
+- **An objective** computes the loss to differentiate, the mean over a batch, and counts the
+  correct samples, for the line of progress.
 - **A scorer** adds up batches of the test split, and gives the metrics of a checkpoint and its
   loss. Its sums are in double precision, so that the size of the batches is not seen in them.
 - **Metrics** say which way is better. The first is the task's headline.
@@ -38,25 +37,25 @@ from atomo.errors import ConfigError
 __all__ = ["KEPT", "LOSS", "Batch", "Metric", "Objective", "Samples", "Scorer", "Task", "Workload"]
 
 KEPT: Final[Mapping[str, bool]] = MappingProxyType({"kept": True})
-"""`field(default="", metadata=KEPT)`: of a task's field that is no setting, but what it took from
-the training split and a checkpoint keeps, such as an alphabet; a task that has it opens any data as
-that training did."""
+"""`field(default="", metadata=KEPT)` marks a task's field that is no setting: it comes from the
+training split, such as an alphabet, and a checkpoint stores it. A task with this field opens any
+data as that training did."""
 
 
 @final
 @dataclass(frozen=True)
 class Metric:
-    """One number that tells how good a checkpoint is."""
+    """A measure of the quality of a checkpoint."""
 
     key: str
-    """In evaluations.jsonl and TensorBoard."""
+    """The name in evaluations.jsonl and TensorBoard."""
     shown: str
-    """In lines for people."""
+    """The name in lines for people."""
     title: str = ""
-    """In the closing table, where it is the headline."""
+    """The name in the closing table, where the metric is the headline."""
     higher_is_better: bool = True
     percent: bool = True
-    """True if it is a fraction, shown as a percentage."""
+    """True if the value is a fraction, shown as a percentage."""
 
     def text(self, value: float) -> str:
         """Returns a value for people."""
@@ -86,10 +85,10 @@ class Batch:
         return len(self.targets)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Returns the same batch there."""
-        where = torch.device(device)
-        inputs = tuple(to_device(one, where) for one in self.inputs)
-        return Batch(inputs, to_device(self.targets, where))
+        """Returns the batch on a device."""
+        target = torch.device(device)
+        inputs = tuple(to_device(tensor, target) for tensor in self.inputs)
+        return Batch(inputs, to_device(self.targets, target))
 
 
 class Samples(ABC):
@@ -108,11 +107,11 @@ class Samples(ABC):
             seed: of augmentation, a pure function of it and of each index; None: as they are.
 
         Raises:
-            DataError: one of them cannot be read.
+            DataError: a sample cannot be read.
         """
 
     def on(self, device: torch.device) -> Samples:
-        """Samples whose batches are made on a device, where that can be; else themselves."""
+        """Returns samples that make their batches on a device, if possible; else `self`."""
         del device
         return self
 
@@ -130,13 +129,13 @@ class Objective(ABC):
         """
 
     def smoothed(self, share: float) -> Objective:
-        """Returns the same with so much of each label spread over all classes.
+        """Returns the same objective with this share of each label spread over all classes.
 
         Raises:
-            ConfigError: its targets are no classes.
+            ConfigError: the targets are no classes.
         """
         raise ConfigError(
-            f"--label-smoothing {share:g}: what this task predicts are no classes; leave it out"
+            f"--label-smoothing {share:g}: this task's targets are no classes; leave it out"
         )
 
     @abstractmethod
@@ -151,14 +150,18 @@ class Scorer(ABC):
 
     @abstractmethod
     def add(self, outputs: Any, targets: torch.Tensor) -> None:
-        """Takes in what the network says of a batch of the test split: a tensor of scores, or
-        whatever else it says in evaluation.
+        """Adds a batch of the test split.
+
+        Args:
+            outputs: of the network in evaluation: a tensor of scores, or another type.
+            targets: of the batch.
         """
 
     @abstractmethod
     def values(self) -> Mapping[str, float]:
-        """Returns the task's metrics and the loss, by their keys, over all that was added; less
-        those that this network or these data have not, but never the headline.
+        """Returns the task's metrics and the loss over all added batches, by their keys.
+
+        The headline is always there; other metrics may be missing for some networks and data.
         """
 
 
@@ -171,11 +174,11 @@ class Workload:
     test: Samples
     build: Callable[[str], torch.nn.Module]
     """Builds the network of this name; its weights come from torch's global generator. Raises
-    ConfigError where there is none, or it does not fit the data."""
+    ConfigError if there is no such network, or the network does not fit the data."""
     objective: Objective
     scorer: Callable[[], Scorer]
     at_once: int = 2**31
-    """The most samples that the evaluator takes at a time; less where their scores are many."""
+    """The maximum batch of the evaluator, samples; smaller where a sample has many scores."""
     kept: Mapping[str, str] = field(default_factory=dict)
     """Values of the task's fields that are marked `KEPT`; of at most 8000 characters each."""
 
@@ -192,20 +195,20 @@ class Task(ABC):
     metrics: ClassVar[tuple[Metric, ...]]
     """The headline first; the loss is not among them."""
     network: ClassVar[str]
-    """The one that is trained unless another is asked for."""
+    """The default network."""
     dataset: ClassVar[str]
-    """The one that is trained on unless another is asked for."""
+    """The default data set."""
     scores_training: ClassVar[bool] = True
-    """True if the scorer takes what the network says in training, too."""
+    """True if the scorer accepts the outputs of the network in training, too."""
 
     @classmethod
     def datasets(cls) -> tuple[str, ...]:
-        """Returns the data sets, by name; where there is but one, the usual one."""
+        """Returns the data sets, by name; where there is only one, the default."""
         return (cls.dataset,)
 
     @classmethod
     def networks(cls) -> tuple[str, ...]:
-        """Returns the networks, by name; where there is but one, the usual one."""
+        """Returns the networks, by name; where there is only one, the default."""
         return (cls.network,)
 
     @abstractmethod
@@ -219,7 +222,7 @@ class Task(ABC):
 
         Raises:
             ConfigError: there is no such data set, or it does not come in this image size.
-            DataError: it is not there, or what is there is damaged.
+            DataError: the data set is missing or damaged.
         """
 
     def network_named(self, name: str) -> str:

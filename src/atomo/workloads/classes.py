@@ -1,4 +1,4 @@
-"""One class a sample: cross entropy, and the shares of samples whose class is the likeliest."""
+"""Classification with one class for each sample: cross entropy, and top-k accuracy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CrossEntropy(Objective):
     def right(
         self, outputs: Float[torch.Tensor, "b c"], targets: Int64[torch.Tensor, " b"]
     ) -> torch.Tensor:
-        """Samples whose likeliest class is the right one."""
+        """Counts the samples with the correct class as the likeliest."""
         return (outputs.argmax(1) == targets).sum()
 
 
@@ -74,7 +74,9 @@ class FScorer(Scorer):
     """
 
     def __init__(self, classes: int) -> None:
-        self._counts = torch.zeros(classes, classes, dtype=torch.float64)  # class by what was said
+        self._counts = torch.zeros(
+            classes, classes, dtype=torch.float64
+        )  # true class by predicted class
         self._loss = 0.0
 
     def add(self, outputs: Float[torch.Tensor, "b c"], targets: Int64[torch.Tensor, " b"]) -> None:

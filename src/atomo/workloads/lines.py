@@ -1,4 +1,4 @@
-"""Lines of text files, and what is wrong with one: errors name the file, the line and the value."""
+"""Lines of text files; errors name the file, the line and the value."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -11,7 +11,7 @@ from atomo.errors import DataError
 __all__ = ["digits", "line_error", "quoted", "read_lines"]
 
 LONGEST: Final = 2**30  # bytes of a line: some corpora have all of their text in one
-SHOWN: Final = 60  # characters of what is wrong
+SHOWN: Final = 60  # characters of a wrong value in an error
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -42,9 +42,9 @@ def decoded(line: bytes, path: Path, number: int) -> str:
         ) from error
 
 
-def line_error(path: Path, number: int, what: str) -> DataError:
+def line_error(path: Path, number: int, reason: str) -> DataError:
     """Returns the error for one line, counted from 1."""
-    return DataError(f"{path}, line {number}: {what}")
+    return DataError(f"{path}, line {number}: {reason}")
 
 
 def quoted(text: str) -> str:

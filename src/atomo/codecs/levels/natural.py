@@ -117,10 +117,12 @@ def add_powers(payloads: Sequence[Powers], out: Float[torch.Tensor, " n"], scale
     Raises:
         ValueError: a payload does not fit; `out` is unchanged.
     """
-    exponents = entropy.decompress_all([one.words for one in payloads], len(out), out.device)
+    exponents = entropy.decompress_all(
+        [payload.words for payload in payloads], len(out), out.device
+    )
     # What came in was scaled up by 2^shift, exactly; `scale` takes that back, exactly too.
-    scales = [math.ldexp(scale, -shift_of(one)) for one in payloads]
-    powers.add_all_powers(exponents, [one.signs for one in payloads], out, scales)
+    scales = [math.ldexp(scale, -shift_of(payload)) for payload in payloads]
+    powers.add_all_powers(exponents, [payload.signs for payload in payloads], out, scales)
 
 
 def shift_of(payload: Powers) -> int:

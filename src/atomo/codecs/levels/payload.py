@@ -53,7 +53,7 @@ def to_levels(
     norms: Float[torch.Tensor, " buckets"],
     bucket: int,
     kind: int,
-    most: int,
+    highest: int,
     spread: float,
     coding: str,
     generator: torch.Generator,
@@ -65,7 +65,7 @@ def to_levels(
         norms: given, or filled here, as `kind` says.
         bucket: values to a norm.
         kind: GIVEN, EUCLIDEAN or LARGEST of `kernels.quantise`.
-        most: the highest level.
+        highest: the highest level.
         spread: the standard deviation expected of value / norm.
         coding: one of CODINGS.
         generator: the source of the kernel's seed.
@@ -77,8 +77,8 @@ def to_levels(
     # Forms come from the smallest to the largest; the next is tried where one has too many escapes,
     # with the same seed, so that levels do not depend on how they are packed.
     for number, form in enumerate(quantise.FORMS):
-        if form is quantise.FORMS[-1] or form.base // 2 >= min(most, TAIL * spread * most):
-            coded = quantise.quantise(values, norms, bucket, kind, most, form, seed)
+        if form is quantise.FORMS[-1] or form.base // 2 >= min(highest, TAIL * spread * highest):
+            coded = quantise.quantise(values, norms, bucket, kind, highest, form, seed)
             if coded is not None:
                 symbols, escapes = coded
                 words = entropy.compress(symbols, coding == "entropy", form.base == 3)
@@ -103,7 +103,11 @@ def level_cost(payload: Levels) -> DecodeCost:
 
 
 def add_level_payloads(
-    payloads: Sequence[Levels], bucket: int, most: int, out: Float[torch.Tensor, " n"], scale: float
+    payloads: Sequence[Levels],
+    bucket: int,
+    highest: int,
+    out: Float[torch.Tensor, " n"],
+    scale: float,
 ) -> None:
     """Adds `scale` times the decoded entries of each to `out`, one after the other, in place.
 
@@ -114,9 +118,9 @@ def add_level_payloads(
     for number, same in groupby(payloads, form_of):
         form, levels = quantise.FORMS[number], [*same]
         size = quantise.symbol_count(len(out), form)
-        symbols = entropy.decompress_all([one.words for one in levels], size, out.device)
-        escapes, norms = [one.escapes for one in levels], [one.norms for one in levels]
-        quantise.add_all_levels(symbols, escapes, norms, bucket, most, form, out, scale)
+        symbols = entropy.decompress_all([frame.words for frame in levels], size, out.device)
+        escapes, norms = [frame.escapes for frame in levels], [frame.norms for frame in levels]
+        quantise.add_all_levels(symbols, escapes, norms, bucket, highest, form, out, scale)
 
 
 def form_of(payload: Levels) -> int:

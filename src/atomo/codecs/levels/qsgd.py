@@ -71,10 +71,10 @@ class QSGD(Codec[Levels]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least, most in (("bits", 1, 8), ("levels", 0, MOST), ("bucket_size", 0, 2**31)):
-            if not least <= getattr(self, name) <= most:
+        for name, low, high in (("bits", 1, 8), ("levels", 0, MOST), ("bucket_size", 0, 2**31)):
+            if not low <= getattr(self, name) <= high:
                 raise ConfigError(
-                    f"qsgd: {name} must be in {least}..{most}, got {getattr(self, name)}"
+                    f"qsgd: {name} must be in {low}..{high}, got {getattr(self, name)}"
                 )
         if self.levels and self.bits != QSGD.bits:
             raise ConfigError(
@@ -93,10 +93,10 @@ class QSGD(Codec[Levels]):
         # With f_i the fraction of |v_i| s / r the variance is (r / s)^2 sum f_i (1 - f_i). Each
         # term is at most 1/4 and at most |v_i| s / r, of which the sum is at most sqrt(n) s; r is
         # at most |v|.
-        entries, most = self.bucket_size or math.inf, self.highest_level
-        bound = min(entries / (4 * most**2), math.sqrt(entries) / most)
+        entries, highest = self.bucket_size or math.inf, self.highest_level
+        bound = min(entries / (4 * highest**2), math.sqrt(entries) / highest)
         # No entry moves by more than r / s, which is the largest magnitude over s.
-        return min(bound, 1 / most**2) if self.norm == "max" else bound
+        return min(bound, 1 / highest**2) if self.norm == "max" else bound
 
     @property
     def highest_level(self) -> int:

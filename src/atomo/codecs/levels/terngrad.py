@@ -95,8 +95,8 @@ class TernGrad(Codec[Levels]):
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Levels:
         values = flat(gradient, self.id)
-        asked = self.requested_scale(values)  # in any case: it finds what is not finite
-        norms = torch.full((1,), self.given or asked, device=values.device)  # filled there
+        requested = self.requested_scale(values)  # in any case: it finds what is not finite
+        norms = torch.full((1,), self.given or requested, device=values.device)  # filled there
         return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
 
     def requested_scale(self, gradient: Float[torch.Tensor, "..."]) -> float:

@@ -115,6 +115,6 @@ class OneBit(Codec[Halves]):
         # Two means speak for the whole layer, whatever the setting: so did the first frames.
         for whole, same in groupby(payloads, lambda payload: len(payload.means) == 2):
             row, halves = out.numel() if whole else self.row(out.shape), [*same]
-            words, means = [one.words for one in halves], [one.means for one in halves]
+            words, means = [half.words for half in halves], [half.means for half in halves]
             with adding_to(out, self.id) as entries:
                 sign.add_all_row_signs(words, means, row, scale, entries)

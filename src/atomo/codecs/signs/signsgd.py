@@ -62,11 +62,11 @@ class Voting(Codec[Signs]):
         self, payloads: Sequence[Signs], out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         scales = [scale_of(payload, self.id) for payload in payloads]
-        for one in scales:
-            if one not in (0.0, 1.0):
-                raise CodecError(f"{self.id}: scale {one}; 0 or 1 is expected")
+        for payload_scale in scales:
+            if payload_scale not in (0.0, 1.0):
+                raise CodecError(f"{self.id}: scale {payload_scale}; 0 or 1 is expected")
         with adding_to(out, self.id) as entries:
-            add_sign_payload(payloads, [scale * one for one in scales], entries)
+            add_sign_payload(payloads, [scale * payload_scale for payload_scale in scales], entries)
 
     def finish(self, mean: Float[torch.Tensor, "..."]) -> None:
         """Replaces the mean by the majority: its sign, or 0 on a tie, which rounding must not

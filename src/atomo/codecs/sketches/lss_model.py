@@ -66,13 +66,13 @@ def train_clusters(
     positive = centres(finite[above:], count, draws)
     negative = centres(-finite[:below].flip(0), count, draws)
     thresholds = thresholds_between(negative, positive)
-    found = torch.zeros(clusters.MAX_CLUSTERS)
-    found[SIDES : SIDES + len(positive)] = positive
-    found[SIDES - len(negative) : SIDES] = -negative.flip(0)
+    values = torch.zeros(clusters.MAX_CLUSTERS)
+    values[SIDES : SIDES + len(positive)] = positive
+    values[SIDES - len(negative) : SIDES] = -negative.flip(0)
     ends = [0, *torch.searchsorted(finite, thresholds).tolist(), len(finite)]
     parts = [finite[start:stop] for start, stop in pairwise(ends)]
     shares = torch.tensor([len(part) / max(1, len(finite)) for part in parts])
-    return Clusters(thresholds, torch.stack([spread(part) for part in parts]), found, shares)
+    return Clusters(thresholds, torch.stack([spread(part) for part in parts]), values, shares)
 
 
 def thresholds_between(
@@ -111,9 +111,9 @@ def centres(
     usual = max(1, math.ceil(OUTLIERS * len(wide)))
     inner = lloyd(wide[:usual], plus_plus(wide[:usual], count - 1, generator))
     outer = wide[usual:].mean()[None] if usual < len(wide) else wide[:0]
-    every: torch.Tensor = torch.cat([inner, outer]).float()
+    joined: torch.Tensor = torch.cat([inner, outer]).float()
     # Equal centres would leave a cluster that no entry is nearest to.
-    return every[torch.cat([every[1:] > every[:-1], torch.tensor([True])])]
+    return joined[torch.cat([joined[1:] > joined[:-1], torch.tensor([True])])]
 
 
 def plus_plus(

@@ -121,8 +121,8 @@ class SketchML(Codec[Sketched]):
         if not len(present):
             none = torch.empty(0, dtype=torch.int32)
             return Sketched(head, places, none, none, torch.tensor([0]), means)
-        rest = None if residual is None else present  # which is `residual`, or some of it
-        groups, cells = quantiles.sketch(present, table, self.cells, seed, means, rest)
+        remainder = None if residual is None else present  # which is `residual`, or some of it
+        groups, cells = quantiles.sketch(present, table, self.cells, seed, means, remainder)
         if residual is not None and chosen is not None:
             residual[chosen] = present
         packed, count = entropy.compress(groups), torch.tensor([len(cells)])
@@ -164,8 +164,8 @@ class SketchML(Codec[Sketched]):
             present = entries if direct else torch.zeros(count)
             self.add_held(payload, count, present, scale)
             if not direct:
-                where = slice(None) if chosen is None else chosen.to(entries.device)
-                entries[where] += present.to(entries.device)
+                index = slice(None) if chosen is None else chosen.to(entries.device)
+                entries[index] += present.to(entries.device)
 
     def add_held(
         self, payload: Sketched, count: int, present: Float[torch.Tensor, " k"], scale: float
@@ -175,9 +175,9 @@ class SketchML(Codec[Sketched]):
         Raises:
             ValueError: the payload does not have this number of entries.
         """
-        most, cells = quantiles.most_cells(count, self.cells), int(payload.cell_count)
-        if not 0 < cells <= most:
-            raise ValueError(f"{cells} cells for {count} entries; at most {most}")
+        max_cells, cells = quantiles.most_cells(count, self.cells), int(payload.cell_count)
+        if not 0 < cells <= max_cells:
+            raise ValueError(f"{cells} cells for {count} entries; at most {max_cells}")
         quantiles.add_sketched(
             entropy.decompress(payload.groups, packed_bytes(count)),
             entropy.decompress(payload.cells, cells),
@@ -198,9 +198,9 @@ def nonzero(
     Raises:
         CodecError: NaN or infinity was found.
     """
-    least, greatest = quantiles.extremes(values)
+    smallest, greatest = quantiles.extremes(values)
     require_finite("sketchml", greatest < INFINITE)
-    if least:
+    if smallest:
         return None, rice.encode(torch.empty(0, dtype=torch.int64), len(values))
     residual = values.abs() >= SMALLEST
     fewer = residual if 2 * int(residual.count_nonzero()) <= len(values) else ~residual

@@ -148,9 +148,9 @@ class ChunkTopK(Codec[Sparse]):
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         entries = shape.numel()
-        most = self.max_count(entries)
-        values = Field(torch.float32, (most * min(self.chunk, max(1, entries)),))
-        return *index_fields(self.chunks(entries), most), values
+        max_count = self.max_count(entries)
+        values = Field(torch.float32, (max_count * min(self.chunk, max(1, entries)),))
+        return *index_fields(self.chunks(entries), max_count), values
 
     def cost(self, payload: Sparse, shape: torch.Size) -> DecodeCost:
         entries = shape.numel()

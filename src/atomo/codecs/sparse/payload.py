@@ -42,53 +42,53 @@ def count_for(ratio: float, entries: int) -> int:
     return min(entries, max(1, round(ratio * entries)))
 
 
-def index_fields(entries: int, most: int) -> tuple[Field, Field]:
-    """Returns the bounds of the count and of at most `most` of `entries` indices."""
-    return Field(torch.int64, (1,)), Field(torch.uint8, (rice.most_bytes(entries, most),))
+def index_fields(entries: int, max_count: int) -> tuple[Field, Field]:
+    """Returns the bounds of the count and of at most `max_count` of `entries` indices."""
+    return Field(torch.int64, (1,)), Field(torch.uint8, (rice.most_bytes(entries, max_count),))
 
 
-def index_cost(payload: Sparse, most: int, size: int = 1) -> tuple[int, DecodeCost]:
+def index_cost(payload: Sparse, max_count: int, size: int = 1) -> tuple[int, DecodeCost]:
     """Returns an upper bound on the number of indices, and the cost of reading the indices and
     adding their values.
 
     Args:
         payload: from an untrusted sender.
-        most: indices that are accepted.
+        max_count: indices that are accepted.
         size: values that belong to each.
     """
     # More than there are bits for is refused before anything else.
-    count = min(read_count(payload.count), most, 8 * len(payload.indices))
+    count = min(read_count(payload.count), max_count, 8 * len(payload.indices))
     return count, DecodeCost(2 * count * size, INDEX * count * size)
 
 
-def indices_of(payload: Sparse, entries: int, most: int) -> Int64[torch.Tensor, " k"]:
+def indices_of(payload: Sparse, entries: int, max_count: int) -> Int64[torch.Tensor, " k"]:
     """Reads the indices of the values, on the CPU.
 
     Raises:
-        NotIndices: the payload is not one of at most `most` of `entries` indices.
+        NotIndices: the payload is not one of at most `max_count` of `entries` indices.
     """
-    return all_indices_of([payload], entries, most)[1]
+    return all_indices_of([payload], entries, max_count)[1]
 
 
 def all_indices_of(
-    payloads: Sequence[Sparse], entries: int, most: int
+    payloads: Sequence[Sparse], entries: int, max_count: int
 ) -> tuple[list[int], Int64[torch.Tensor, " total"]]:
     """Reads the number of indices of each payload, and all indices concatenated, on the CPU.
 
     Raises:
-        NotIndices: one of the payloads is not one of at most `most` of `entries` indices.
+        NotIndices: one of the payloads is not one of at most `max_count` of `entries` indices.
     """
-    counts = counts_of(payloads, entries, most)
+    counts = counts_of(payloads, entries, max_count)
     return counts, rice.decode_all([payload.indices for payload in payloads], counts, entries)
 
 
-def counts_of(payloads: Sequence[Sparse], entries: int, most: int) -> list[int]:
-    """Reads the number of indices that each payload claims, at most `most`."""
+def counts_of(payloads: Sequence[Sparse], entries: int, max_count: int) -> list[int]:
+    """Reads the number of indices that each payload claims, at most `max_count`."""
     for payload in payloads:
         if payload.count.shape != (1,):
             raise rice.NotIndices(f"{len(payload.count)} counts")
     counts: list[int] = torch.cat([payload.count for payload in payloads]).tolist()
     for count in counts:
-        if not 0 <= count <= most:
-            raise rice.NotIndices(f"{count} indices; at most {most} of {entries}")
+        if not 0 <= count <= max_count:
+            raise rice.NotIndices(f"{count} indices; at most {max_count} of {entries}")
     return counts

@@ -105,8 +105,8 @@ class MomentumSearch(Search):
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         if clear or self._gradient is None:
             return select.above(self._entries, self._grown(), low, clear)
-        given, self._gradient = self._given(self._gradient), None
-        return momentum.grow_above(*given, low)
+        state, self._gradient = self._given(self._gradient), None
+        return momentum.grow_above(*state, low)
 
     def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         return select.largest(self._entries, self._grown(), k)
@@ -147,14 +147,14 @@ class RowSearch(Search):
     def above(
         self, low: int, clear: bool = False
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        indices, found = select.above(self._entries, None, low, clear)
-        return self._gradient.places(indices), found
+        indices, values = select.above(self._entries, None, low, clear)
+        return self._gradient.places(indices), values
 
     def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         if len(self._entries) <= k:
             return self.above(1)
-        indices, found = select.largest(self._entries, None, k)
-        return self._gradient.places(indices), found
+        indices, values = select.largest(self._entries, None, k)
+        return self._gradient.places(indices), values
 
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
         return self._gradient.at(positions.to(self.device)).abs_().view(torch.int32)

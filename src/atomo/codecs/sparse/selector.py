@@ -165,9 +165,9 @@ class Selector(Codec[Sparse]):
         return Entries(values) if empty else self.value_codec.encode(values.new_zeros(1), generator)
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
-        most = self.max_count(shape.numel())
-        values = self.value_codec.fields(torch.Size([max(1, most)]))
-        return *index_fields(shape.numel(), most), *values
+        max_count = self.max_count(shape.numel())
+        values = self.value_codec.fields(torch.Size([max(1, max_count)]))
+        return *index_fields(shape.numel(), max_count), *values
 
     def cost(self, payload: Sparse, shape: torch.Size) -> DecodeCost:
         count, indices = index_cost(payload, self.max_count(shape.numel()))

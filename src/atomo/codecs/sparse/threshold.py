@@ -69,8 +69,8 @@ class Threshold(Selector):
         search = WholeSearch(residual.view(-1), added)
         with as_codec_error(self.id, "the gradient holds"):
             # What is sent whole is cleared in the pass that finds it.
-            indices, found = search.above(select.bits_of(self.value), clear=True)
-        return self.pack(indices, found, len(search), generator)
+            indices, values = search.above(select.bits_of(self.value), clear=True)
+        return self.pack(indices, values, len(search), generator)
 
     def find(
         self, search: Search, generator: torch.Generator

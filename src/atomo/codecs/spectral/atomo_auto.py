@@ -151,5 +151,5 @@ class Atomo(Codec[Choice]):
 def nothing() -> tuple[AtomFactors, Sample]:
     """Returns empty payloads for the bases that were not chosen."""
     counts, octets = torch.zeros(3, dtype=torch.int32), torch.zeros(0, dtype=torch.uint8)
-    one, none, empty = torch.zeros(1), torch.zeros(0), torch.zeros(0, 0)
-    return AtomFactors(empty, empty), Sample(counts, octets, octets, one, octets, none)
+    zero, none, empty = torch.zeros(1), torch.zeros(0), torch.zeros(0, 0)
+    return AtomFactors(empty, empty), Sample(counts, octets, octets, zero, octets, none)

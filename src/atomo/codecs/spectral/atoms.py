@@ -54,9 +54,9 @@ def probabilities(
     # Once the condition holds it holds for all smaller entries, so counting finds where it stops.
     # It stays on the device, as all else here does: to look at it would be to wait for that.
     certain = (ascending * (budget - larger) > tails).sum(-1, keepdim=True)
-    rest = tails.gather(-1, (sizes.shape[-1] - 1 - certain).clamp(min=0))
+    shared = tails.gather(-1, (sizes.shape[-1] - 1 - certain).clamp(min=0))
     # Every certain atom comes out above 1 here: that is what made it certain.
-    shares = (sizes * ((budget - certain.double()) / rest)).clamp(max=1)
+    shares = (sizes * ((budget - certain.double()) / shared)).clamp(max=1)
     few = budget >= sizes.count_nonzero(-1)[..., None]
     return torch.where(few, (sizes > 0).double(), shares)
 

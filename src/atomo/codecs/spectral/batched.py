@@ -187,11 +187,11 @@ def read_drawn(batches: Sequence[DrawnBatch]) -> dict[int, DrawnAtoms]:
     for (batch, row), own in parts:
         if not own[-1]:
             batch.entries[row].generator.set_state(batch.states[row])
-    kept = [(batch, row, np.flatnonzero(own[:-1])) for (batch, row), own in parts if own[-1]]
-    picks = [pick for _, _, pick in kept]
+    accurate = [(batch, row, np.flatnonzero(own[:-1])) for (batch, row), own in parts if own[-1]]
+    picks = [pick for _, _, pick in accurate]
     sent = to_device(torch.from_numpy(np.concatenate([NONE, *picks])), batches[0].flags.device)
     drawn = {}
-    for (batch, row, _), atoms in zip(kept, torch.split(sent, [*map(len, picks)]), strict=True):
+    for (batch, row, _), atoms in zip(accurate, torch.split(sent, [*map(len, picks)]), strict=True):
         basis, divisors = batch.spectra.vectors(row, atoms), batch.divisors[row][atoms]
         drawn[batch.entries[row].place] = DrawnAtoms(basis, divisors)
     return drawn

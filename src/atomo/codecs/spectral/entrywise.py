@@ -103,10 +103,10 @@ class Entrywise(Codec[Sample]):
     ) -> None:
         if not payloads:
             return
-        read = [read_sample(one, out.numel(), self.id, out.numel()) for one in payloads]
+        read = [read_sample(payload, out.numel(), self.id, out.numel()) for payload in payloads]
         places, values = (torch.cat(parts) for parts in zip(*read, strict=True))
         # Of each payload what was drawn and what was certain: no place comes twice within either.
-        counts = [count for one in payloads for count in one.counts.tolist()[1:]]
+        counts = [count for payload in payloads for count in payload.counts.tolist()[1:]]
         with adding_to(out, self.id) as entries:
             select.add_sets(entries, places, values, counts, scale)
 

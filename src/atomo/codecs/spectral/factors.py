@@ -93,7 +93,7 @@ def scaled(
     joined = torch.cat([*factors])
     if len(set(scales)) == 1:
         return joined.mul_(scales[0])
-    rows = torch.tensor(scales).repeat_interleave(torch.tensor([len(one) for one in factors]))
+    rows = torch.tensor(scales).repeat_interleave(torch.tensor([len(factor) for factor in factors]))
     return joined.mul_(to_device(rows, joined.device)[:, None])
 
 

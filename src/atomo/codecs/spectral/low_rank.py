@@ -75,8 +75,8 @@ def spanned(
         within = (rows @ basis).double()
         gram.addmm_(within.T, within)
     # To how much the columns of float32 lack of being orthonormal this is the first correction.
-    one = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    straight = 1.5 * one - 0.5 * (wide.T @ wide)
+    identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    straight = 1.5 * identity - 0.5 * (wide.T @ wide)
     squares, turns = torch.linalg.eigh((straight @ gram @ straight).masked_fill(~spans, 0.0))
     return squares.clamp(min=0).sqrt(), wide @ (straight @ turns), spans
 

@@ -84,16 +84,16 @@ def sample_fields(atoms: int) -> tuple[Field, ...]:
     """Returns the bounds of the tensors of a sample for a number of atoms."""
     places = Field(torch.uint8, (rice.most_bytes(atoms, atoms),))
     signs = Field(torch.uint8, (bytes_for(atoms),))
-    one, values = (Field(torch.float32, (count,)) for count in (1, atoms))
-    return Field(torch.int32, (3,)), places, signs, one, places, values
+    magnitude, values = (Field(torch.float32, (count,)) for count in (1, atoms))
+    return Field(torch.int32, (3,)), places, signs, magnitude, places, values
 
 
-def sample_cost(payload: Sample, atoms: int, each: int = 1) -> DecodeCost:
-    """Returns the cost of reading a sample and adding its atoms at `each` visits."""
+def sample_cost(payload: Sample, atoms: int, visits: int = 1) -> DecodeCost:
+    """Returns the cost of reading a sample and adding its atoms at `visits` visits."""
     claimed = read_count(payload.counts, 1) + read_count(payload.counts, 2)
     # More than there are, or than there are bits for, is refused before anything else.
     count = min(claimed, 2 * atoms, 8 * (len(payload.drawn) + len(payload.certain)))
-    return DecodeCost(count * (each + 1), ROOM * count)
+    return DecodeCost(count * (visits + 1), ROOM * count)
 
 
 def read_sample(
@@ -121,8 +121,8 @@ def read_sample(
         certain = rice.decode(payload.certain, counts[1], atoms)
         check_apart(drawn, certain)
     negative, magnitude = unpacked(payload.signs.cpu(), counts[0]), payload.magnitude.cpu()
-    worth = torch.where(negative, -magnitude, magnitude)
-    return torch.cat([drawn, certain]), torch.cat([worth, payload.values.cpu()])
+    drawn_values = torch.where(negative, -magnitude, magnitude)
+    return torch.cat([drawn, certain]), torch.cat([drawn_values, payload.values.cpu()])
 
 
 def check_apart(drawn: Int64[torch.Tensor, " k"], certain: Int64[torch.Tensor, " c"]) -> None:

@@ -86,8 +86,8 @@ def of_low_rank(
     """Decomposes a matrix of presumably low rank."""
     coefficients, basis, spans = spanned(matrix, rank, generator)
     sound = spans & (coefficients[-1] <= LARGE)
-    kept = without_rounding(coefficients)
-    return Spectra(kept[None], sound[None], lambda _, chosen: basis.T[chosen].float())
+    cleaned = without_rounding(coefficients)
+    return Spectra(cleaned[None], sound[None], lambda _, chosen: basis.T[chosen].float())
 
 
 def of_sketch(
@@ -113,13 +113,15 @@ def grams(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Float64[torch.Tenso
     """Computes the Gram matrix of each matrix, from products in float32."""
     if matrices[0].device.type == "cpu":  # where to stack would be to copy for nothing
         return torch.stack([gram_in_blocks(matrix) for matrix in matrices])
-    found: dict[int, torch.Tensor] = {}
+    by_place: dict[int, torch.Tensor] = {}
     for places in alike([*map(len, matrices)]):
-        most = max(1, STACKED // matrices[places[0]].numel())
-        for some in (places[start : start + most] for start in range(0, len(places), most)):
-            gram = gram_in_blocks(torch.stack([matrices[place] for place in some]))
-            found |= zip(some, gram, strict=True)
-    return torch.stack([found[place] for place in range(len(matrices))])
+        per_batch = max(1, STACKED // matrices[places[0]].numel())
+        for batch in (
+            places[start : start + per_batch] for start in range(0, len(places), per_batch)
+        ):
+            gram = gram_in_blocks(torch.stack([matrices[place] for place in batch]))
+            by_place |= zip(batch, gram, strict=True)
+    return torch.stack([by_place[place] for place in range(len(matrices))])
 
 
 def alike(sizes: Sequence[int]) -> Iterator[list[int]]:

@@ -75,8 +75,8 @@ def decompose(
     Raises:
         CodecError: the matrix holds NaN or infinity.
     """
-    if matrix.shape[1] > THIN and (found := decompose_low_rank(matrix, generator)):
-        coefficients, basis = found
+    if matrix.shape[1] > THIN and (low_rank := decompose_low_rank(matrix, generator)):
+        coefficients, basis = low_rank
         return Spectrum(without_rounding(coefficients), lambda chosen: basis.T[chosen].float())
     return exact(matrix) if matrix.shape[1] <= EXACT else sketched(matrix, atoms, generator)
 
@@ -169,8 +169,8 @@ def gram_in_blocks(matrix: Float[torch.Tensor, "*b m n"]) -> Float64[torch.Tenso
         return (matrix.mT @ matrix).double()
     # Columns beyond the last full LANES go apart, and only their part of the product beside them.
     whole = matrix.shape[-1] // LANES * LANES
-    first, rest = matrix[..., :whole], matrix[..., whole:]
-    side, corner = product_in_blocks(matrix, first), product_in_blocks(rest, rest)
+    first, last = matrix[..., :whole], matrix[..., whole:]
+    side, corner = product_in_blocks(matrix, first), product_in_blocks(last, last)
     return torch.cat([side, torch.cat([side[..., whole:, :].mT, corner], -2)], dim=-1)
 
 

@@ -186,15 +186,15 @@ class SVD(Codec[AtomFactors | CodedFactors]):
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
         shapes = matrix_shapes(shape, self.matricisation)
-        most = max(min(m, n) for m, n in shapes)
+        max_atoms = max(min(m, n) for m, n in shapes)
         longest = [max(sizes) for sizes in zip(*shapes, strict=True)]
         # A factor has at most as many rows as the shorter side of the matrix.
         entries = max(m * n for m, n in shapes)
         if self.factors is None:
-            return tuple(Field(torch.float32, (most, size), entries) for size in longest)
+            return tuple(Field(torch.float32, (max_atoms, size), entries) for size in longest)
         head = Field(torch.int32, (2,)), Field(torch.float32, (1,))
         left, right = (
-            self.factors.fields(torch.Size([min(most * size, entries)])) for size in longest
+            self.factors.fields(torch.Size([min(max_atoms * size, entries)])) for size in longest
         )
         return *head, *left, *right
 

@@ -63,13 +63,13 @@ def newton(values: Floats, budget: float) -> Any:
         return np.inf
     rate = budget / total
     for _ in range(PASSES):
-        total, more = below(values, rate)
-        if more == certain:  # on one piece of the sum, which is linear there: t is exact
+        total, reached = below(values, rate)
+        if reached == certain:  # on one piece of the sum, which is linear there: t is exact
             break
         # Asked once, and not before the first pass: seldom is the budget as large as that.
         if certain == 0 and budget >= np.count_nonzero(values):
             return np.inf
-        certain = more
+        certain = reached
         # What is certain takes 1 of the budget each, and the others share the rest by magnitude.
         # Never down: where rounding said so, the loop could go round for ever.
         rate = max(rate, (budget - certain) / total) if total else np.inf
@@ -108,8 +108,8 @@ def sample(values: Floats, rate: float, seed: int) -> NDArray[np.int64]:
                 continue
             for i in range(8 * j, 8 * j + 8):
                 if hits[i]:
-                    more = np.float64(mix(key + np.uint64(i)) >> np.uint64(11)) * 2.0**-53
-                    uniform = (np.float64(words[i] >> U8) + more) / FULL
+                    low_bits = np.float64(mix(key + np.uint64(i)) >> np.uint64(11)) * 2.0**-53
+                    uniform = (np.float64(words[i] >> U8) + low_bits) / FULL
                     # Written at any rate, and counted if it is drawn: nothing to branch on.
                     chosen[count] = start + i
                     count += 1 if uniform < abs(np.float64(part[i])) * rate else 0

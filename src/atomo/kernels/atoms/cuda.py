@@ -72,18 +72,18 @@ def advance(state, parts, programs, FIRST: tl.constexpr, PARTS: tl.constexpr):
     count = tl.sum(tl.load(parts + programs + place, mask=place < programs, other=0.0))
     rate, certain, budget = tl.load(state), tl.load(state + 1), tl.load(state + 3)
     infinite = tl.zeros([], tl.float64) + float("inf")
-    some = tl.where(total > 0, total, 1.0)
+    divisor = tl.where(total > 0, total, 1.0)
     if tl.load(state + 2) == 0:
         if FIRST:
             all_of_them = tl.where(budget >= count, 1.0, 0.0)
             done = tl.where(total < infinite, all_of_them, 1.0)  # and where it is NaN
-            rate = tl.where(total < infinite, budget / some, float("nan"))
+            rate = tl.where(total < infinite, budget / divisor, float("nan"))
             rate = tl.where(all_of_them * tl.where(total < infinite, 1.0, 0.0) > 0, infinite, rate)
             tl.store(state + 1, tl.zeros([], tl.float64))
         else:
             done = tl.where(count == certain, 1.0, 0.0)
-            more = tl.where(total > 0, (budget - count) / some, infinite)
-            rate = tl.where(count == certain, rate, tl.maximum(rate, more))
+            next_rate = tl.where(total > 0, (budget - count) / divisor, infinite)
+            rate = tl.where(count == certain, rate, tl.maximum(rate, next_rate))
             tl.store(state + 1, count)
         tl.store(state, rate)
         tl.store(state + 2, done.to(tl.float64))
@@ -98,14 +98,14 @@ def sample_entries(values: Tensor, rate: float, seed: int) -> Tensor:
     arguments = values, len(values), seed, chance
     draw_tiles[(tiles,)](*arguments, counts, counts, WRITE=False, TILE=TILE, **EXACT)
     starts = starts_of(counts)
-    found = starts.new_empty(int(starts[-1]))  # the one wait
-    draw_tiles[(tiles,)](*arguments, starts, found, WRITE=True, TILE=TILE, **EXACT)
-    return found
+    indices = starts.new_empty(int(starts[-1]))  # the one wait
+    draw_tiles[(tiles,)](*arguments, starts, indices, WRITE=True, TILE=TILE, **EXACT)
+    return indices
 
 
 @device_code
 def draw_tiles(
-    values, entries, seed, chance, starts, found, WRITE: tl.constexpr, TILE: tl.constexpr
+    values, entries, seed, chance, starts, indices, WRITE: tl.constexpr, TILE: tl.constexpr
 ):
     tile = tl.program_id(0).to(tl.int64)
     key = mix((tl.zeros([], tl.uint64) + seed) ^ mix(tile * TILE))
@@ -116,8 +116,8 @@ def draw_tiles(
         made = tl.load(starts + tile)
     for step in tl.static_range(TILE // 128):
         place = step * 128 + lane
-        more = (mix(key + place.to(tl.uint64)) >> 11).to(tl.float64) * 1.1102230246251565e-16
-        uniform = ((word >> 8).to(tl.float64) + more) * 5.9604644775390625e-08
+        low_bits = (mix(key + place.to(tl.uint64)) >> 11).to(tl.float64) * 1.1102230246251565e-16
+        uniform = ((word >> 8).to(tl.float64) + low_bits) * 5.9604644775390625e-08
         at = tile * TILE + place
         entry = tl.load(values + at, mask=at < entries, other=0.0).to(tl.float64)
         # What is 0 is never drawn, nor what is behind the end, where it stands for that.
@@ -125,7 +125,7 @@ def draw_tiles(
         hit = (entry != 0) & (uniform < size * rate)
         if WRITE:
             rank = made + tl.cumsum(hit.to(tl.int64), 0) - 1
-            tl.store(found + rank, at, mask=hit)
+            tl.store(indices + rank, at, mask=hit)
         made += tl.sum(hit.to(tl.int64))
         word = next_words(word)
     if not WRITE:

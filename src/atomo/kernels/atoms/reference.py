@@ -22,11 +22,11 @@ def best_rate(values: Tensor, budget: float) -> float:
         return math.inf
     rate = budget / total
     for _ in range(PASSES):  # Newton's method, as `cpu` explains it
-        more = int((sizes * rate >= 1).sum())
-        if more == certain:
+        reached = int((sizes * rate >= 1).sum())
+        if reached == certain:
             break
-        certain, rest = more, float(torch.where(sizes * rate < 1, sizes, 0).sum())
-        rate = max(rate, (budget - certain) / rest) if rest else math.inf
+        certain, uncertain = reached, float(torch.where(sizes * rate < 1, sizes, 0).sum())
+        rate = max(rate, (budget - certain) / uncertain) if uncertain else math.inf
     return rate
 
 
@@ -34,8 +34,8 @@ def sample_entries(values: Tensor, rate: float, seed: int) -> Tensor:
     starts = torch.arange(0, len(values), TILE, device=values.device)
     keys = mix(mix(starts) ^ seed)
     places = torch.arange(TILE, device=values.device)
-    more = shifted(mix(keys[:, None] + places), 11).double() * 2.0**-53
-    uniform = ((random_words(keys, TILE) >> 8).double() + more) / 2.0**24
+    low_bits = shifted(mix(keys[:, None] + places), 11).double() * 2.0**-53
+    uniform = ((random_words(keys, TILE) >> 8).double() + low_bits) / 2.0**24
     chances = values.double().abs() * rate
     return (uniform.view(-1)[: len(values)] < chances).nonzero().squeeze(1)
 

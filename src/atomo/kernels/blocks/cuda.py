@@ -18,10 +18,10 @@ def take(vector, start, entries, BLOCK: tl.constexpr):
     places = start + tl.arange(0, BLOCK)
     # Of one branch only: a mask that is not known at compile time makes loads 4 bytes wide.
     if start + BLOCK <= entries:
-        found = tl.load(vector + places)
+        block = tl.load(vector + places)
     else:
-        found = tl.load(vector + places, mask=places < entries, other=0)
-    return found
+        block = tl.load(vector + places, mask=places < entries, other=0)
+    return block
 
 
 @device_code
@@ -31,13 +31,13 @@ def take_floats(vector, start, entries, BLOCK: tl.constexpr):
 
 
 @device_code
-def put(vector, start, entries, found, BLOCK: tl.constexpr):
+def put(vector, start, entries, block, BLOCK: tl.constexpr):
     """Writes a block of a vector from `start` on, up to its end."""
     places = start + tl.arange(0, BLOCK)
     if start + BLOCK <= entries:
-        tl.store(vector + places, found)
+        tl.store(vector + places, block)
     else:
-        tl.store(vector + places, found, mask=places < entries)
+        tl.store(vector + places, block, mask=places < entries)
 
 
 @device_code

@@ -27,14 +27,14 @@ def to_half(
 
 
 def add_to_half(
-    kept: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"], scale: float
+    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"], scale: float
 ) -> tuple[Float16[torch.Tensor, " n"], float]:
-    """Rounds kept + added as `to_half` does; `kept` becomes the rounding error, in place.
+    """Rounds values + added as `to_half` does; `values` becomes the rounding error, in place.
 
-    Where all sums are within reach, the halves times the scale and what is in `kept` afterwards add
-    up to them without an error.
+    Where no sum exceeds the range of float16 times the scale, the sum is exactly the halves times
+    the scale plus the rounding error.
     """
-    return backend(kept).add_to_half(kept, added, scale)
+    return backend(values).add_to_half(values, added, scale)
 
 
 def to_brain(values: Float[torch.Tensor, " n"]) -> tuple[BFloat16[torch.Tensor, " n"], float]:
@@ -43,7 +43,7 @@ def to_brain(values: Float[torch.Tensor, " n"]) -> tuple[BFloat16[torch.Tensor, 
 
 
 def add_to_brain(
-    kept: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"]
+    values: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"]
 ) -> tuple[BFloat16[torch.Tensor, " n"], float]:
-    """Rounds kept + added as `to_brain` does; `kept` becomes the rounding error, in place."""
-    return backend(kept).add_to_brain(kept, added)
+    """Rounds values + added as `to_brain` does; `values` becomes the rounding error, in place."""
+    return backend(values).add_to_brain(values, added)

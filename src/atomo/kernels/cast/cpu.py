@@ -35,12 +35,14 @@ def to_half(values: Tensor, scale: float) -> tuple[Tensor, float]:
     return out, magnitude(fill_halves(values.float().numpy(), 1 / scale, shorts))
 
 
-def add_to_half(kept: Tensor, added: Tensor, scale: float) -> tuple[Tensor, float]:
+def add_to_half(values: Tensor, added: Tensor, scale: float) -> tuple[Tensor, float]:
     if not has_halves():
-        return reference.add_to_half(kept, added, scale)
-    out = torch.empty_like(kept, dtype=torch.float16)
+        return reference.add_to_half(values, added, scale)
+    out = torch.empty_like(values, dtype=torch.float16)
     shorts = out.view(torch.int16).numpy().view(np.uint16)
-    return out, magnitude(add_halves(kept.numpy(), added.float().numpy(), scale, 1 / scale, shorts))
+    return out, magnitude(
+        add_halves(values.numpy(), added.float().numpy(), scale, 1 / scale, shorts)
+    )
 
 
 def to_brain(values: Tensor) -> tuple[Tensor, float]:
@@ -50,10 +52,10 @@ def to_brain(values: Tensor) -> tuple[Tensor, float]:
     )
 
 
-def add_to_brain(kept: Tensor, added: Tensor) -> tuple[Tensor, float]:
-    out = torch.empty_like(kept, dtype=torch.bfloat16)
+def add_to_brain(values: Tensor, added: Tensor) -> tuple[Tensor, float]:
+    out = torch.empty_like(values, dtype=torch.bfloat16)
     shorts = out.view(torch.int16).numpy().view(np.uint16)
-    return out, magnitude(add_brains(kept.numpy(), added.float().numpy(), shorts))
+    return out, magnitude(add_brains(values.numpy(), added.float().numpy(), shorts))
 
 
 def magnitude(bits: int) -> float:
@@ -63,57 +65,57 @@ def magnitude(bits: int) -> float:
 
 @jit
 def fill_halves(values: Floats, factor: float, out: Shorts) -> np.int32:
-    times, most = np.float32(factor), np.int32(0)
+    times, peak = np.float32(factor), np.int32(0)
     for start in range(0, values.size, TILE):
         part, target = values[start : start + TILE], out[start : start + TILE]
-        most = max(most, most_bits(part.view(np.int32)))
+        peak = max(peak, most_bits(part.view(np.int32)))
         for i in range(part.size):
             target[i] = to_half_bits(min(max(part[i] * times, -LARGEST), LARGEST))
-    return most
+    return peak
 
 
 @jit
-def add_halves(kept: Floats, added: Floats, scale: float, factor: float, out: Shorts) -> np.int32:
-    times, unit, most = np.float32(factor), np.float32(scale), np.int32(0)
-    for start in range(0, kept.size, TILE):
-        part, target = kept[start : start + TILE], out[start : start + TILE]
+def add_halves(values: Floats, added: Floats, scale: float, factor: float, out: Shorts) -> np.int32:
+    times, unit, peak = np.float32(factor), np.float32(scale), np.int32(0)
+    for start in range(0, values.size, TILE):
+        part, target = values[start : start + TILE], out[start : start + TILE]
         add_up(part, added[start : start + TILE])
-        most = max(most, most_bits(part.view(np.int32)))
+        peak = max(peak, most_bits(part.view(np.int32)))
         for i in range(part.size):
             half = to_half_bits(min(max(part[i] * times, -LARGEST), LARGEST))
             target[i] = half
             # Exact within reach: what rounding to the nearest loses of a float32 is one itself.
             part[i] -= from_half_bits(half) * unit
-    return most
+    return peak
 
 
 @jit
 def fill_brains(values: Floats, out: Shorts) -> np.int32:
-    most = np.int32(0)
+    peak = np.int32(0)
     for start in range(0, values.size, TILE):
         part, target = values[start : start + TILE], out[start : start + TILE]
-        most = max(most, most_bits(part.view(np.int32)))
+        peak = max(peak, most_bits(part.view(np.int32)))
         bits = part.view(np.uint32)
         for i in range(part.size):
             target[i] = np.uint16(brain_of(bits[i]) >> SIXTEEN)
-    return most
+    return peak
 
 
 @jit
-def add_brains(kept: Floats, added: Floats, out: Shorts) -> np.int32:
+def add_brains(values: Floats, added: Floats, out: Shorts) -> np.int32:
     rounded = np.empty(TILE, np.float32)  # the same bytes as `whole`, as numbers
-    whole, most = rounded.view(np.uint32), np.int32(0)
-    for start in range(0, kept.size, TILE):
-        part, target = kept[start : start + TILE], out[start : start + TILE]
+    whole, peak = rounded.view(np.uint32), np.int32(0)
+    for start in range(0, values.size, TILE):
+        part, target = values[start : start + TILE], out[start : start + TILE]
         add_up(part, added[start : start + TILE])
         bits = part.view(np.uint32)
-        most = max(most, most_bits(part.view(np.int32)))
+        peak = max(peak, most_bits(part.view(np.int32)))
         for i in range(part.size):
             whole[i] = brain_of(bits[i])
             target[i] = np.uint16(whole[i] >> SIXTEEN)
         for i in range(part.size):
             part[i] -= rounded[i]
-    return most
+    return peak
 
 
 @jit

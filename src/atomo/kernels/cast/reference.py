@@ -21,10 +21,10 @@ def to_half(values: Tensor, scale: float) -> tuple[Tensor, float]:
     return out, float(largest(values))
 
 
-def add_to_half(kept: Tensor, added: Tensor, scale: float) -> tuple[Tensor, float]:
-    out, peaks = torch.empty_like(kept, dtype=torch.float16), list[Tensor]()
-    for part, other, rounded in blocks(kept, added, out):
-        part.add_(other)
+def add_to_half(values: Tensor, added: Tensor, scale: float) -> tuple[Tensor, float]:
+    out, peaks = torch.empty_like(values, dtype=torch.float16), list[Tensor]()
+    for part, addend, rounded in blocks(values, added, out):
+        part.add_(addend)
         peaks.append(largest(part))
         rounded.copy_((part / scale).clamp_(-LARGEST, LARGEST))
         part.sub_(rounded.float().mul_(scale))
@@ -35,10 +35,10 @@ def to_brain(values: Tensor) -> tuple[Tensor, float]:
     return values.to(torch.bfloat16), float(largest(values))
 
 
-def add_to_brain(kept: Tensor, added: Tensor) -> tuple[Tensor, float]:
-    out, peaks = torch.empty_like(kept, dtype=torch.bfloat16), list[Tensor]()
-    for part, other, rounded in blocks(kept, added, out):
-        part.add_(other)
+def add_to_brain(values: Tensor, added: Tensor) -> tuple[Tensor, float]:
+    out, peaks = torch.empty_like(values, dtype=torch.bfloat16), list[Tensor]()
+    for part, addend, rounded in blocks(values, added, out):
+        part.add_(addend)
         peaks.append(largest(part))
         rounded.copy_(part)
         part.sub_(rounded.float())

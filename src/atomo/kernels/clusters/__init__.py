@@ -38,8 +38,8 @@ backend = backend_for(__name__, "cpu", "reference")
 
 def packed_bytes(entries: int) -> int:
     """Returns the number of bytes that hold the clusters of a number of entries."""
-    tiles, rest = divmod(entries, TILE)
-    return tiles * ROW + (rest + 1) // 2
+    tiles, remainder = divmod(entries, TILE)
+    return tiles * ROW + (remainder + 1) // 2
 
 
 def assign(
@@ -93,5 +93,5 @@ def add_means(
         raise ValueError(f"{len(packed)} bytes of clusters and buckets {buckets}")
     if bool((sizes > len(means)).any()) or int(sizes.sum()) != len(means):
         raise ValueError(f"{len(means)} means for buckets {sizes.tolist()}")
-    held, widths, known = (to_device(part, out.device) for part in (packed, sizes, means))
-    backend(out).add_means(held, widths, seed, known, out, scale)
+    codes, widths, averages = (to_device(part, out.device) for part in (packed, sizes, means))
+    backend(out).add_means(codes, widths, seed, averages, out, scale)

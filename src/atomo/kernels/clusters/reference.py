@@ -13,8 +13,8 @@ STRIDE, FACTOR = 0x9E3779B9, 0x7FEB352D
 def assign(values: Tensor, thresholds: Tensor) -> Tensor:
     ids = torch.bucketize(values, thresholds, right=True)
     whole = len(ids) // TILE * TILE
-    rest = torch.nn.functional.pad(ids[whole:], (0, (len(ids) - whole) % 2))
-    parts = [ids[:whole].view(-1, 2, ROW), rest.view(1, 2, -1)]
+    last = torch.nn.functional.pad(ids[whole:], (0, (len(ids) - whole) % 2))
+    parts = [ids[:whole].view(-1, 2, ROW), last.view(1, 2, -1)]
     return torch.cat([(part[:, 0] | part[:, 1] << 4).flatten() for part in parts]).to(torch.uint8)
 
 

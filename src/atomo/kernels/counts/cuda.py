@@ -34,7 +34,7 @@ def counted(symbols: Tensor, code: int, run: int) -> tuple[Tensor, Tensor]:
 
 @device_code
 def count_rows(
-    symbols, most, counts, stride, size, rows, code, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+    symbols, largest, counts, stride, size, rows, code, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
     frame = tl.program_id(1).to(tl.int64)
     for number in tl.static_range(ROWS):
@@ -42,7 +42,7 @@ def count_rows(
         if row < rows:
             place = row * COLUMNS + tl.arange(0, COLUMNS)
             # What is behind the end is 0, and no escape.
-            held = tl.load(symbols + frame * stride + place, mask=place < size, other=0)
-            wide = held.to(tl.int32)
-            tl.store(most + frame * rows + row, tl.max(wide).to(tl.int64))
+            symbol = tl.load(symbols + frame * stride + place, mask=place < size, other=0)
+            wide = symbol.to(tl.int32)
+            tl.store(largest + frame * rows + row, tl.max(wide).to(tl.int64))
             tl.store(counts + frame * rows + row, tl.sum((wide == code).to(tl.int32)).to(tl.int64))

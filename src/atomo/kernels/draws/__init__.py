@@ -32,7 +32,7 @@ def survivors(
     return backend(indices).survivors(indices, seed, slots)
 
 
-def draw(seed: int, k: int, entries: int, where: torch.device) -> Int64[torch.Tensor, " k"]:
+def draw(seed: int, k: int, entries: int, device: torch.device) -> Int64[torch.Tensor, " k"]:
     """Draws distinct indices below `entries`, each with equal probability; the same on every
     device.
 
@@ -40,6 +40,6 @@ def draw(seed: int, k: int, entries: int, where: torch.device) -> Int64[torch.Te
         seed: a 64-bit integer, which chooses the permutation.
         k: how many.
         entries: at least k.
-        where: the device of the indices.
+        device: the device of the indices.
     """
-    return backend(torch.empty(0, device=where)).draw(seed, k, entries, where)
+    return backend(torch.empty(0, device=device)).draw(seed, k, entries, device)

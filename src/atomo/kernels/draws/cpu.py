@@ -16,19 +16,19 @@ U2, U32 = np.uint64(2), np.uint64(32)
 
 
 def survivors(indices: Tensor, seed: int, slots: int) -> Tensor:
-    kept = torch.empty(len(indices), dtype=torch.bool)
-    mark_survivors(indices.numpy(), seed, slots, kept.numpy())
-    return kept
+    winners = torch.empty(len(indices), dtype=torch.bool)
+    mark_survivors(indices.numpy(), seed, slots, winners.numpy())
+    return winners
 
 
-def draw(seed: int, k: int, entries: int, where: torch.device) -> Tensor:
-    indices = torch.empty(k, dtype=torch.int64, device=where)
+def draw(seed: int, k: int, entries: int, device: torch.device) -> Tensor:
+    indices = torch.empty(k, dtype=torch.int64, device=device)
     permute(permutation(seed), (entries - 1).bit_length(), entries, indices.numpy())
     return indices
 
 
 @jit
-def mark_survivors(indices: Indices, seed: int, slots: int, kept: NDArray[np.bool_]) -> None:
+def mark_survivors(indices: Indices, seed: int, slots: int, winners: NDArray[np.bool_]) -> None:
     """Lets every index claim a slot of a hash table, the last one winning; marks the winners."""
     table = np.zeros(slots, np.int64)
     places = np.empty(indices.size, np.int64)
@@ -37,7 +37,7 @@ def mark_survivors(indices: Indices, seed: int, slots: int, kept: NDArray[np.boo
         places[i] = np.int64((hashed * np.uint64(slots)) >> U32)
         table[places[i]] = i + 1  # 0 is an empty slot
     for i in range(indices.size):
-        kept[i] = table[places[i]] == i + 1
+        winners[i] = table[places[i]] == i + 1
 
 
 @jit

@@ -16,22 +16,22 @@ BLOCK: Final = 1024
 
 
 def survivors(indices: Tensor, seed: int, slots: int) -> Tensor:
-    kept = torch.empty_like(indices, dtype=torch.bool)
+    winners = torch.empty_like(indices, dtype=torch.bool)
     table = indices.new_zeros(slots, dtype=torch.int32)  # 0 is an empty slot
     grid = (-(-len(indices) // BLOCK),)
     if len(indices):
         claim[grid](indices, len(indices), seed, slots, table, BLOCK=BLOCK)
-        keep[grid](indices, len(indices), seed, slots, table, kept, BLOCK=BLOCK)
-    return kept
+        keep[grid](indices, len(indices), seed, slots, table, winners, BLOCK=BLOCK)
+    return winners
 
 
-def draw(seed: int, k: int, entries: int, where: torch.device) -> Tensor:
-    found = torch.empty(k, dtype=torch.int64, device=where)
+def draw(seed: int, k: int, entries: int, device: torch.device) -> Tensor:
+    indices = torch.empty(k, dtype=torch.int64, device=device)
     bits = (entries - 1).bit_length()
     sizes = k, seed, entries, (1 << bits) - 1, max(1, bits // 2)
     if k:
-        permute[(-(-k // BLOCK),)](found, *sizes, ROUNDS=ROUNDS, BLOCK=BLOCK)
-    return found
+        permute[(-(-k // BLOCK),)](indices, *sizes, ROUNDS=ROUNDS, BLOCK=BLOCK)
+    return indices
 
 
 @device_code
@@ -42,7 +42,7 @@ def word_of(seed, number: tl.constexpr):
 
 
 @device_code
-def permute(found, k, seed, entries, mask, half, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
+def permute(indices, k, seed, entries, mask, half, ROUNDS: tl.constexpr, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < k
     zero = tl.zeros([], tl.uint64)
@@ -57,7 +57,7 @@ def permute(found, k, seed, entries, mask, half, ROUNDS: tl.constexpr, BLOCK: tl
         y = y ^ (word_of(seed, 2 * ROUNDS) & (zero + mask))
         x = tl.where(outside, y, x)
         outside = outside & (x >= zero + entries)
-    tl.store(found + place, x.to(tl.int64), mask=inside)
+    tl.store(indices + place, x.to(tl.int64), mask=inside)
 
 
 @device_code
@@ -79,7 +79,7 @@ def claim(indices, count, seed, slots, table, BLOCK: tl.constexpr):
 
 
 @device_code
-def keep(indices, count, seed, slots, table, kept, BLOCK: tl.constexpr):
+def keep(indices, count, seed, slots, table, winners, BLOCK: tl.constexpr):
     slot, number, inside = slots_of(indices, count, seed, slots, BLOCK)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(kept + place, tl.load(table + slot, mask=inside, other=0) == number, mask=inside)
+    tl.store(winners + place, tl.load(table + slot, mask=inside, other=0) == number, mask=inside)

@@ -19,25 +19,25 @@ def survivors(indices: Tensor, seed: int, slots: int) -> Tensor:
     return table[places] == order
 
 
-def draw(seed: int, k: int, entries: int, where: torch.device) -> Tensor:
-    words = permutation(seed, where)
+def draw(seed: int, k: int, entries: int, device: torch.device) -> Tensor:
+    words = permutation(seed, device)
     bits = (entries - 1).bit_length()
     mask, half = (1 << bits) - 1, max(1, bits // 2)
-    found = torch.arange(k, device=where)
-    outside = torch.ones_like(found, dtype=torch.bool)
+    indices = torch.arange(k, device=device)
+    outside = torch.ones_like(indices, dtype=torch.bool)
     while outside.any():  # each time fewer than half, more or less: 2^bits < 2 entries
-        x = found[outside]
+        x = indices[outside]
         for key, factor in zip(words[:ROUNDS], words[ROUNDS:], strict=False):
             x = ((x ^ (key & mask)) * factor) & mask
             x = x ^ x >> half
-        found[outside] = x ^ (words[2 * ROUNDS] & mask)
-        outside = found >= entries
-    return found
+        indices[outside] = x ^ (words[2 * ROUNDS] & mask)
+        outside = indices >= entries
+    return indices
 
 
-def permutation(seed: int, where: torch.device) -> Tensor:
+def permutation(seed: int, device: torch.device) -> Tensor:
     """Returns the keys and the odd factors of a permutation's rounds, then one more key."""
-    steps = torch.arange(2 * ROUNDS + 1, device=where)
+    steps = torch.arange(2 * ROUNDS + 1, device=device)
     words = shifted(mix(signed(seed) + steps * GOLDEN), 2)
     words[ROUNDS : 2 * ROUNDS] |= 1
     return words

@@ -66,7 +66,7 @@ def decompress(words: Int32[torch.Tensor, " words"], count: int) -> UInt8[torch.
 
 
 def decompress_all(
-    words: Sequence[Int32[torch.Tensor, " _"]], count: int, where: torch.device
+    words: Sequence[Int32[torch.Tensor, " _"]], count: int, device: torch.device
 ) -> list[UInt8[torch.Tensor, " n"]]:
     """Decodes several messages on a device, for readers that refuse DAMAGED_STREAM as a symbol.
 
@@ -76,4 +76,4 @@ def decompress_all(
     Raises:
         ValueError: some words are no message of as many symbols.
     """
-    return backend(torch.empty(0, device=where)).decompress_all(words, count, where)
+    return backend(torch.empty(0, device=device)).decompress_all(words, count, device)

@@ -128,14 +128,14 @@ def decode_table(lengths: Counts) -> Words:
                 single[slot] = symbol | lengths[symbol] << 8
     table = np.empty(SLOTS, np.uint32)
     for slot in range(SLOTS):
-        one = np.int64(single[slot])
-        cost = one >> 8
-        two = np.int64(single[slot >> cost])
-        both = cost + (two >> 8)
-        if both <= MAX_CODE_BITS:  # else the second code has bits that this slot does not know
-            table[slot] = one & 255 | (two & 255) << 8 | both << 16 | cost << 21 | 2 << 25
+        first = np.int64(single[slot])
+        cost = first >> 8
+        second = np.int64(single[slot >> cost])
+        total = cost + (second >> 8)
+        if total <= MAX_CODE_BITS:  # else the second code has bits that this slot does not know
+            table[slot] = first & 255 | (second & 255) << 8 | total << 16 | cost << 21 | 2 << 25
         else:
-            table[slot] = one & 255 | cost << 16 | cost << 21 | 1 << 25
+            table[slot] = first & 255 | cost << 16 | cost << 21 | 1 << 25
     return table
 
 

@@ -42,8 +42,8 @@ def present(symbols: Bytes) -> Counts:
         pair = np.uint64(symbols[at]) | np.uint64(symbols[at + np.uint64(1)]) << np.uint64(8)
         pairs[pair] = True
     seen = np.zeros(SYMBOLS, np.int64)
-    for both in np.nonzero(pairs)[0]:
-        seen[both & 255] = seen[both >> 8] = 1
+    for pair_code in np.nonzero(pairs)[0]:
+        seen[pair_code & 255] = seen[pair_code >> 8] = 1
     if symbols.size % 2:
         seen[symbols[-1]] = 1
     return seen

@@ -15,16 +15,16 @@ __all__ = ["compress", "decompress", "decompress_all"]
 
 
 def compress(symbols: torch.Tensor, coded: bool = True, trits: bool = False) -> torch.Tensor:
-    held, tokens, form = symbols.numpy(), symbols.numpy(), layout.CODED
+    entries, tokens, form = symbols.numpy(), symbols.numpy(), layout.CODED
     if not coded:
-        return torch.from_numpy(stored(held))
+        return torch.from_numpy(stored(entries))
     counts = frequencies(tokens)
     if trits and layout.prefers_gaps(counts):
-        found = gaps.trits_to_gaps(tokens)
-        if found.size:
-            tokens, form, counts = found, layout.GAPS, frequencies(found)
-    lengths = layout.lengths_for(counts, tokens.size, held.size)
-    return torch.from_numpy(stored(held) if lengths is None else encoded(tokens, lengths, form))
+        gap_codes = gaps.trits_to_gaps(tokens)
+        if gap_codes.size:
+            tokens, form, counts = gap_codes, layout.GAPS, frequencies(gap_codes)
+    lengths = layout.lengths_for(counts, tokens.size, entries.size)
+    return torch.from_numpy(stored(entries) if lengths is None else encoded(tokens, lengths, form))
 
 
 def frequencies(symbols: UInt8[np.ndarray, " n"]) -> Int64[np.ndarray, " 256"]:
@@ -61,19 +61,19 @@ def encoded(
 
 
 def decompress_all(
-    words: Sequence[torch.Tensor], count: int, where: torch.device
+    words: Sequence[torch.Tensor], count: int, device: torch.device
 ) -> list[torch.Tensor]:
-    return [decompress(one, count) for one in words]
+    return [decompress(message, count) for message in words]
 
 
 def decompress(words: torch.Tensor, count: int) -> torch.Tensor:
-    held = layout.checked(words.cpu().numpy(), count)
-    if not isinstance(held, layout.Streams):
-        return torch.from_numpy(held)
-    tokens = np.empty(held.tokens, np.uint8)
-    if not huffman.decode_words(held.body, held.sizes, held.table, tokens):
+    message = layout.checked(words.cpu().numpy(), count)
+    if not isinstance(message, layout.Streams):
+        return torch.from_numpy(message)
+    tokens = np.empty(message.tokens, np.uint8)
+    if not huffman.decode_words(message.body, message.sizes, message.table, tokens):
         raise ValueError("a damaged stream")
-    if held.form == layout.CODED:
+    if message.form == layout.CODED:
         return torch.from_numpy(tokens)
     symbols = np.empty(count, np.uint8)
     if not gaps.gaps_to_trits(tokens, symbols):

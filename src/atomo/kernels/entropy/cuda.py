@@ -37,11 +37,13 @@ def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor
     if not coded:
         return stored(symbols)
     size = torch.full((), len(symbols), dtype=torch.int64, device=symbols.device)
-    found = [(symbols, size)] + ([trits_to_gaps(symbols)] if trits else [])
-    parts = [tally(*one).flatten() for one in found] + [one.view(1) for _, one in found]
+    candidates = [(symbols, size)] + ([trits_to_gaps(symbols)] if trits else [])
+    parts = [tally(*candidate).flatten() for candidate in candidates] + [
+        candidate.view(1) for _, candidate in candidates
+    ]
     (numbers,) = to_host([torch.cat(parts)])  # the one wait
-    tallies = numbers[: -len(found)].view(len(found), STREAMS + 1, layout.SYMBOLS).numpy()
-    sizes: list[int] = numbers[-len(found) :].tolist()
+    tallies = numbers[: -len(candidates)].view(len(candidates), STREAMS + 1, layout.SYMBOLS).numpy()
+    sizes: list[int] = numbers[-len(candidates) :].tolist()
     counts, choice = frequencies(tallies[0], sizes[0]), 0
     if trits and layout.prefers_gaps(counts) and sizes[1] and not counts[MAX_SYMBOL + 1 :].any():
         counts, choice = frequencies(tallies[1], sizes[1]), 1
@@ -49,7 +51,7 @@ def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor
     if lengths is None:
         return stored(symbols)
     form = layout.GAPS if choice else layout.CODED
-    return encoded(found[choice][0][: sizes[choice]], tallies[choice][:STREAMS], lengths, form)
+    return encoded(candidates[choice][0][: sizes[choice]], tallies[choice][:STREAMS], lengths, form)
 
 
 def stored(symbols: Tensor) -> Tensor:
@@ -90,17 +92,17 @@ def count_symbols(
     quarter = (entries + 3) // 4
     stop = tl.minimum((stream + 1) * quarter, entries)
     start = stream * quarter + tl.program_id(0).to(tl.int64) * BLOCK
-    seen, some = tl.zeros([SYMBOLS], tl.int32), tl.zeros([SYMBOLS], tl.int32)
+    seen, sampled = tl.zeros([SYMBOLS], tl.int32), tl.zeros([SYMBOLS], tl.int32)
     while start < stop:
         place = start + tl.arange(0, BLOCK)
         symbol = tl.load(symbols + place, mask=place < stop, other=0).to(tl.int32)
         seen += tl.histogram(symbol, SYMBOLS, mask=place < stop)
         if entries >= SAMPLED:
             chosen = (place < stop) & (place // RUN % EACH == 0)
-            some += tl.histogram(symbol, SYMBOLS, mask=chosen)
+            sampled += tl.histogram(symbol, SYMBOLS, mask=chosen)
         start += tl.num_programs(0) * BLOCK
     tl.atomic_add(counts + stream * SYMBOLS + value, seen.to(tl.int64), mask=seen > 0)
-    tl.atomic_add(counts + 4 * SYMBOLS + value, some.to(tl.int64), mask=some > 0)
+    tl.atomic_add(counts + 4 * SYMBOLS + value, sampled.to(tl.int64), mask=sampled > 0)
 
 
 def encoded(tokens: Tensor, counts: Counts, lengths: Counts, form: int) -> Tensor:
@@ -117,20 +119,20 @@ def encoded(tokens: Tensor, counts: Counts, lengths: Counts, form: int) -> Tenso
     starts = layout.OVERHEAD + np.cumsum(sizes) - sizes
     made = codes.canonical_codes(lengths) | lengths << codes.MAX_CODE_BITS
     host = torch.from_numpy(np.concatenate([made, starts, head]).astype(np.int32))
-    known = to_device(host, tokens.device)
-    words = known.new_zeros(layout.OVERHEAD + int(sizes.sum()))
-    words[: layout.OVERHEAD] = known[-layout.OVERHEAD :]
+    header = to_device(host, tokens.device)
+    words = header.new_zeros(layout.OVERHEAD + int(sizes.sum()))
+    words[: layout.OVERHEAD] = header[-layout.OVERHEAD :]
     blocks = -(-layout.quarter_of(len(tokens)) // (LANES * EACH))
-    bits = known.new_empty(STREAMS, blocks, dtype=torch.int64)
+    bits = header.new_empty(STREAMS, blocks, dtype=torch.int64)
     shape = {"EACH": EACH, "LANES": LANES, "LONGEST": codes.MAX_CODE_BITS}
-    measure[(blocks, STREAMS)](tokens, len(tokens), known, bits, **shape)
-    write_codes[(blocks, STREAMS)](tokens, len(tokens), known, starts_of(bits), words, **shape)
+    measure[(blocks, STREAMS)](tokens, len(tokens), header, bits, **shape)
+    write_codes[(blocks, STREAMS)](tokens, len(tokens), header, starts_of(bits), words, **shape)
     return words
 
 
 @device_code
 def joined_codes(
-    tokens, entries, known, EACH: tl.constexpr, LANES: tl.constexpr, LONGEST: tl.constexpr
+    tokens, entries, header, EACH: tl.constexpr, LANES: tl.constexpr, LONGEST: tl.constexpr
 ):
     """Returns the codes of the neighbours that a lane handles as one, and their bits."""
     stream, quarter = tl.program_id(1), (tl.zeros([], tl.int64) + entries + 3) // 4
@@ -140,7 +142,7 @@ def joined_codes(
     for step in tl.static_range(EACH):
         place = start + tl.arange(0, LANES) * EACH + step
         token = tl.load(tokens + place, mask=place < stop, other=0).to(tl.int32)
-        entry = tl.load(known + token, mask=place < stop, other=0)
+        entry = tl.load(header + token, mask=place < stop, other=0)
         code |= (entry & ((1 << LONGEST) - 1)).to(tl.uint64) << bits.to(tl.uint64)
         bits += entry >> LONGEST
     return code, bits
@@ -148,54 +150,59 @@ def joined_codes(
 
 @device_code
 def measure(
-    tokens, entries, known, bits, EACH: tl.constexpr, LANES: tl.constexpr, LONGEST: tl.constexpr
+    tokens, entries, header, bits, EACH: tl.constexpr, LANES: tl.constexpr, LONGEST: tl.constexpr
 ):
-    _, taken = joined_codes(tokens, entries, known, EACH, LANES, LONGEST)
+    _, widths = joined_codes(tokens, entries, header, EACH, LANES, LONGEST)
     at = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
-    tl.store(bits + at, tl.sum(taken).to(tl.int64))
+    tl.store(bits + at, tl.sum(widths).to(tl.int64))
 
 
 @device_code
 def write_codes(
-    tokens, entries, known, starts, words,
+    tokens, entries, header, starts, words,
     EACH: tl.constexpr, LANES: tl.constexpr, LONGEST: tl.constexpr,
 ):  # fmt: skip
-    code, taken = joined_codes(tokens, entries, known, EACH, LANES, LONGEST)
+    code, widths = joined_codes(tokens, entries, header, EACH, LANES, LONGEST)
     stream = tl.program_id(1)
     before = tl.load(starts + stream * (tl.num_programs(0) + 1) + tl.program_id(0))
-    first = tl.load(known + 256 + stream).to(tl.int64) * 32
-    put_bits(words, first + before + tl.cumsum(taken, 0) - taken, code, taken > 0)
+    first = tl.load(header + 256 + stream).to(tl.int64) * 32
+    put_bits(words, first + before + tl.cumsum(widths, 0) - widths, code, widths > 0)
 
 
-def decompress_all(words: Sequence[Tensor], count: int, where: torch.device) -> list[Tensor]:
-    held = [layout.checked(one.cpu().numpy(), count) for one in words]
-    coded = [one for one in held if isinstance(one, Streams)]
-    decoded = iter(read(coded, count, where) if coded else [])
+def decompress_all(words: Sequence[Tensor], count: int, device: torch.device) -> list[Tensor]:
+    messages = [layout.checked(message.cpu().numpy(), count) for message in words]
+    coded = [message for message in messages if isinstance(message, Streams)]
+    decoded = iter(read(coded, count, device) if coded else [])
     return [
-        next(decoded) if isinstance(one, Streams) else to_device(torch.from_numpy(one), where)
-        for one in held
+        next(decoded)
+        if isinstance(message, Streams)
+        else to_device(torch.from_numpy(message), device)
+        for message in messages
     ]
 
 
-def read(messages: Sequence[Streams], count: int, where: torch.device) -> list[Tensor]:
+def read(messages: Sequence[Streams], count: int, device: torch.device) -> list[Tensor]:
     """Decodes the symbols of coded messages, all in one pass."""
     streams, places, first, out = list[Stream](), list[int](), 0, 0
-    for number, one in enumerate(messages):
-        quarter, places = layout.quarter_of(one.tokens), [*places, out]
-        for turn, size in enumerate(one.sizes.tolist()):
-            begin, end = (min(place * quarter, one.tokens) for place in (turn, turn + 1))
+    for number, message in enumerate(messages):
+        quarter, places = layout.quarter_of(message.tokens), [*places, out]
+        for turn, size in enumerate(message.sizes.tolist()):
+            begin, end = (min(place * quarter, message.tokens) for place in (turn, turn + 1))
             streams.append(Stream(first, size, number, out + begin, end - begin))
             first += size
-        out += -(-one.tokens // ALIGNED) * ALIGNED
+        out += -(-message.tokens // ALIGNED) * ALIGNED
     words, tables = (
-        to_device(torch.from_numpy(np.concatenate(parts).view(np.int32)), where)
-        for parts in ([one.body for one in messages], [one.table for one in messages])
+        to_device(torch.from_numpy(np.concatenate(parts).view(np.int32)), device)
+        for parts in (
+            [message.body for message in messages],
+            [message.table for message in messages],
+        )
     )
-    tokens = torch.empty(out, dtype=torch.uint8, device=where)
+    tokens = torch.empty(out, dtype=torch.uint8, device=device)
     sound = read_codes(words, tables, streams, tokens).view(-1, STREAMS).amin(1)
     return [
-        symbols_of(tokens[place : place + one.tokens], one.form, count, good)
-        for one, place, good in zip(messages, places, sound.unbind(), strict=True)
+        symbols_of(tokens[place : place + message.tokens], message.form, count, good)
+        for message, place, good in zip(messages, places, sound.unbind(), strict=True)
     ]
 
 

@@ -27,37 +27,41 @@ COST, FIRST, MEANT = np.uint64(16), np.uint64(21), np.uint64(25)
 
 
 @jit
-def put(code: Word, bits: Word, held: Word, count: Word, words: Words, p: Word) -> tuple[Word, ...]:
+def put(
+    code: Word, bits: Word, buffer: Word, count: Word, words: Words, p: Word
+) -> tuple[Word, ...]:
     """Appends a code of at most 24 bits to the `count` < 32 bits that are held."""
-    held |= code << count  # fewer than 32 and at most 24 bits: a word of 64 holds them
+    buffer |= code << count  # fewer than 32 and at most 24 bits: a word of 64 holds them
     count += bits
     # Written whole or not, and moved past only once it is whole: nothing to branch on.
-    words[p] = np.uint32(held)
+    words[p] = np.uint32(buffer)
     full = count >> S5
-    return held >> (full << S5), count & M5, p + full
+    return buffer >> (full << S5), count & M5, p + full
 
 
 @jit
 def put_pair(
-    symbols: Bytes, i: int, table: Words, held: Word, count: Word, words: Words, p: Word
+    symbols: Bytes, i: int, table: Words, buffer: Word, count: Word, words: Words, p: Word
 ) -> tuple[Word, ...]:
     at = np.uint64(i)
     pair = np.uint64(symbols[at]) | np.uint64(symbols[at + np.uint64(1)]) << S8
     code = np.uint64(table[pair])
-    held, count, p = put(code & M24, code >> S24, held, count, words, p)
-    return held, count, p
+    buffer, count, p = put(code & M24, code >> S24, buffer, count, words, p)
+    return buffer, count, p
 
 
 @jit
 def put_rest(
-    symbols: Bytes, codes: Counts, lengths: Counts, held: Word, count: Word, words: Words, p: Word
+    symbols: Bytes, codes: Counts, lengths: Counts, buffer: Word, count: Word, words: Words, p: Word
 ) -> int:
     """Appends the last symbols of a stream one by one, and what is held. Returns its end."""
     for i in range(symbols.size):
         code = codes[symbols[i]]
-        held, count, p = put(np.uint64(code), np.uint64(lengths[symbols[i]]), held, count, words, p)
+        buffer, count, p = put(
+            np.uint64(code), np.uint64(lengths[symbols[i]]), buffer, count, words, p
+        )
     if count:
-        words[p] = np.uint32(held)
+        words[p] = np.uint32(buffer)
         p += np.uint64(1)
     return int(p)
 
@@ -96,46 +100,46 @@ def encode_words(symbols: Bytes, lengths: Counts, words: Words) -> Counts:
 
 
 @jit
-def refill(words: Words, p: int, held: Word, count: Word) -> tuple[int, Word, Word]:
+def refill(words: Words, p: int, buffer: Word, count: Word) -> tuple[int, Word, Word]:
     """Makes the `count` bits that are held 32 or more. No word outside `words` is ever read."""
     need = np.uint64(count < S32)
     # Behind the last word it is read again: a stream that asks for that many bits is found too long
     # afterwards, and until then its symbols are only wrong.
     word = np.uint64(words[np.uint64(min(p, words.size - 1))])
-    return p + int(need), held | (word * need) << (count & M5), count + (need << S5)
+    return p + int(need), buffer | (word * need) << (count & M5), count + (need << S5)
 
 
 @jit
 def take(
-    words: Words, p: int, held: Word, count: Word, table: Words, out: Bytes, place: int
+    words: Words, p: int, buffer: Word, count: Word, table: Words, out: Bytes, place: int
 ) -> tuple[int, Word, Word, int]:
     """Decodes two to four symbols to `place`, where there must be room for four."""
-    p, held, count = refill(words, p, held, count)
+    p, buffer, count = refill(words, p, buffer, count)
     for _ in range(2):  # each costs at most LONGEST bits, and 32 are there
-        slot = np.uint64(table[held & M12])
+        slot = np.uint64(table[buffer & M12])
         out[np.uint64(place)] = np.uint8(slot & M8)
         # Where the slot means one symbol, the next one comes to lie over this.
         out[np.uint64(place + 1)] = np.uint8(slot >> S8 & M8)
         cost = slot >> COST & M5
-        held >>= cost
+        buffer >>= cost
         count -= cost
         place += int(slot >> MEANT)
-    return p, held, count, place
+    return p, buffer, count, place
 
 
 @jit
 def take_rest(
-    words: Words, p: int, held: Word, count: Word, table: Words, out: Bytes, place: int
+    words: Words, p: int, buffer: Word, count: Word, table: Words, out: Bytes, place: int
 ) -> int:
     """Decodes the rest of a stream. Returns the index behind the last word that it needed."""
     while place + 4 <= out.size:
-        p, held, count, place = take(words, p, held, count, table, out, place)
+        p, buffer, count, place = take(words, p, buffer, count, table, out, place)
     while place < out.size:  # no room for a second symbol that may not be meant: one at a time
-        p, held, count = refill(words, p, held, count)
-        slot = np.uint64(table[held & M12])
+        p, buffer, count = refill(words, p, buffer, count)
+        slot = np.uint64(table[buffer & M12])
         out[place] = np.uint8(slot & M8)
         cost = slot >> FIRST & M4
-        held >>= cost
+        buffer >>= cost
         count -= cost
         place += 1
     # A refill may be one word ahead of what was needed, and that word is whole.
@@ -151,20 +155,20 @@ def decode_words(words: Words, sizes: Counts, table: Words, symbols: Bytes) -> b
     """
     quarter = (symbols.size + 3) // 4
     ends = np.cumsum(sizes)
-    one, two = symbols[:quarter], symbols[quarter : 2 * quarter]
-    three, four = symbols[2 * quarter : 3 * quarter], symbols[3 * quarter :]
+    first, second = symbols[:quarter], symbols[quarter : 2 * quarter]
+    third, fourth = symbols[2 * quarter : 3 * quarter], symbols[3 * quarter :]
     ha, hb, hc, hd = Z, Z, Z, Z
     na, nb, nc, nd = Z, Z, Z, Z
     pa, pb, pc, pd = 0, ends[0], ends[1], ends[2]
     a = b = c = d = 0
-    while max(a, b, c, d) + 4 <= four.size:  # the shortest
-        pa, ha, na, a = take(words, pa, ha, na, table, one, a)
-        pb, hb, nb, b = take(words, pb, hb, nb, table, two, b)
-        pc, hc, nc, c = take(words, pc, hc, nc, table, three, c)
-        pd, hd, nd, d = take(words, pd, hd, nd, table, four, d)
+    while max(a, b, c, d) + 4 <= fourth.size:  # the shortest
+        pa, ha, na, a = take(words, pa, ha, na, table, first, a)
+        pb, hb, nb, b = take(words, pb, hb, nb, table, second, b)
+        pc, hc, nc, c = take(words, pc, hc, nc, table, third, c)
+        pd, hd, nd, d = take(words, pd, hd, nd, table, fourth, d)
     return bool(
-        take_rest(words, pa, ha, na, table, one, a) == ends[0]
-        and take_rest(words, pb, hb, nb, table, two, b) == ends[1]
-        and take_rest(words, pc, hc, nc, table, three, c) == ends[2]
-        and take_rest(words, pd, hd, nd, table, four, d) == ends[3]
+        take_rest(words, pa, ha, na, table, first, a) == ends[0]
+        and take_rest(words, pb, hb, nb, table, second, b) == ends[1]
+        and take_rest(words, pc, hc, nc, table, third, c) == ends[2]
+        and take_rest(words, pd, hd, nd, table, fourth, d) == ends[3]
     )

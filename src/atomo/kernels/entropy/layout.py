@@ -106,8 +106,8 @@ def checked(
     tokens, form = int(array[0]), int(array[1])
     if form == PLAIN and tokens == count and array.size == HEADER + (count + 3) // 4:
         return array[HEADER:].view(np.uint8)[:count]
-    most = {CODED: count, GAPS: 5 * count}.get(form, 0)
-    if not 1 <= tokens <= most or (form == CODED and tokens != count):
+    max_tokens = {CODED: count, GAPS: 5 * count}.get(form, 0)
+    if not 1 <= tokens <= max_tokens or (form == CODED and tokens != count):
         raise ValueError(f"{tokens} symbols in form {form}, and {count} are expected")
     return streams_of(array, tokens, form)
 

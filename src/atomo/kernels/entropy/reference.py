@@ -16,5 +16,5 @@ def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor
     return cpu.compress(symbols.cpu(), coded, trits)
 
 
-def decompress_all(words: Sequence[Tensor], count: int, where: torch.device) -> list[Tensor]:
-    return [to_device(cpu.decompress(one, count), where) for one in words]
+def decompress_all(words: Sequence[Tensor], count: int, device: torch.device) -> list[Tensor]:
+    return [to_device(cpu.decompress(message, count), device) for message in words]

@@ -22,9 +22,9 @@ def trit_tables() -> tuple[NDArray[np.uint64], Bytes, Bytes, Bytes]:
     counts, first = np.zeros(SYMBOLS, np.uint8), np.zeros(SYMBOLS, np.uint8)
     last = np.zeros(SYMBOLS, np.uint8)
     for byte in range(2 * ZEROS + 1):
-        rest, gap = byte, 0
+        remaining, gap = byte, 0
         for _ in range(5):
-            trit, rest = rest % 3, rest // 3
+            trit, remaining = remaining % 3, remaining // 3
             if trit == 1:
                 gap += 1
                 continue
@@ -44,10 +44,10 @@ def trits_to_gaps(symbols: Bytes) -> Bytes:
     tokens, counts, first, last = trit_tables()
     gaps = np.empty(5 * symbols.size + ROW, np.uint8)
     made, gap = 0, 0
-    most = np.uint8(0)
+    largest = np.uint8(0)
     for i in range(symbols.size):
         byte = symbols[i]
-        most = max(most, byte)
+        largest = max(largest, byte)
         count = counts[byte]
         if gap > LONGEST_GAP - 5 and count:  # seldom; else 2 gap + 1 fits in a byte as it is
             gap += first[byte]  # which the table has counted in its token already
@@ -63,7 +63,7 @@ def trits_to_gaps(symbols: Bytes) -> Bytes:
             gaps[place + np.uint64(j)] = np.uint8(word >> np.uint64(8 * j) & np.uint64(255))
         made += int(count)
         gap = int(last[byte]) + (0 if count else gap)
-    return gaps[: made if most <= 2 * ZEROS else 0]
+    return gaps[: made if largest <= 2 * ZEROS else 0]
 
 
 @jit

@@ -27,9 +27,9 @@ def trits_to_gaps(symbols: Tensor) -> tuple[Tensor, Tensor]:
         symbols: of other bytes something, and no error.
     """
     blocks = -(-len(symbols) // BLOCK)
-    found = symbols.new_empty(3, blocks, dtype=torch.int64)
-    survey[(blocks,)](symbols, len(symbols), found, LONGEST=LONGEST_GAP, BLOCK=BLOCK)
-    counts, first, last = found
+    summary = symbols.new_empty(3, blocks, dtype=torch.int64)
+    survey[(blocks,)](symbols, len(symbols), summary, LONGEST=LONGEST_GAP, BLOCK=BLOCK)
+    counts, first, last = summary
     ends = torch.nn.functional.pad(last.cummax(0).values, (1, 0), value=-1).clamp(min=-1)
     far = (first - ends[:-1] - 1) // LONGEST_GAP  # before the first of each block
     starts = starts_of(torch.where(last < 0, 0, counts + far))
@@ -66,30 +66,30 @@ def bytes_of(symbols, entries, before, LONGEST: tl.constexpr, BLOCK: tl.constexp
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     byte = tl.load(symbols + place, mask=place < entries, other=121).to(tl.int32)
     begins = tl.arange(0, BLOCK) == 0
-    left = tl.load(symbols + place - 1, mask=(place < entries) & (place > 0), other=121)
-    ended = tl.where(begins, before, last_of(left.to(tl.int32), place - 1))
+    previous_byte = tl.load(symbols + place - 1, mask=(place < entries) & (place > 0), other=121)
+    ended = tl.where(begins, before, last_of(previous_byte.to(tl.int32), place - 1))
     ended = tl.associative_scan(ended, 0, later)
     made, previous = tl.zeros([BLOCK], tl.int32), ended
     for digit in tl.static_range(5):
-        held = trit_of(byte, digit) != 1
+        nonzero = trit_of(byte, digit) != 1
         gap = tl.where(previous == -2, 0, place * 5 + digit - previous - 1)
-        made += tl.where(held, 1 + gap // LONGEST, 0).to(tl.int32)
-        previous = tl.where(held, place * 5 + digit, previous)
+        made += tl.where(nonzero, 1 + gap // LONGEST, 0).to(tl.int32)
+        previous = tl.where(nonzero, place * 5 + digit, previous)
     return byte, place, ended, made
 
 
 @device_code
-def survey(symbols, entries, found, LONGEST: tl.constexpr, BLOCK: tl.constexpr):
+def survey(symbols, entries, summary, LONGEST: tl.constexpr, BLOCK: tl.constexpr):
     block, blocks = tl.program_id(0), tl.num_programs(0)
     unknown = tl.zeros([], tl.int64) - 2
     byte, place, _, made = bytes_of(symbols, entries, unknown, LONGEST, BLOCK)
     first = (place + 1) * 5
     for digit in tl.static_range(5):
         first = tl.where(trit_of(byte, 4 - digit) != 1, place * 5 + 4 - digit, first)
-    tl.store(found + block, tl.sum(made).to(tl.int64))
-    held = tl.where(last_of(byte, place) >= 0, first, (tl.zeros([], tl.int64) + 1) << 62)
-    tl.store(found + blocks + block, tl.min(held))
-    tl.store(found + 2 * blocks + block, tl.max(last_of(byte, place)))
+    tl.store(summary + block, tl.sum(made).to(tl.int64))
+    first_places = tl.where(last_of(byte, place) >= 0, first, (tl.zeros([], tl.int64) + 1) << 62)
+    tl.store(summary + blocks + block, tl.min(first_places))
+    tl.store(summary + 2 * blocks + block, tl.max(last_of(byte, place)))
 
 
 @device_code
@@ -100,13 +100,13 @@ def write_gaps(symbols, entries, ends, starts, gaps, LONGEST: tl.constexpr, BLOC
     at = tl.load(starts + block) + tl.cumsum(made, 0) - made
     for digit in tl.static_range(5):
         trit = trit_of(byte, digit)
-        held = trit != 1
+        nonzero = trit != 1
         gap = place * 5 + digit - previous - 1
-        at += tl.where(held, gap // LONGEST, 0)
+        at += tl.where(nonzero, gap // LONGEST, 0)
         token = 2 * (gap % LONGEST) + (trit == 0).to(tl.int64)
-        tl.store(gaps + at, token.to(tl.uint8), mask=held)
-        at += held.to(tl.int64)
-        previous = tl.where(held, place * 5 + digit, previous)
+        tl.store(gaps + at, token.to(tl.uint8), mask=nonzero)
+        at += nonzero.to(tl.int64)
+        previous = tl.where(nonzero, place * 5 + digit, previous)
 
 
 def gaps_to_trits(gaps: Tensor, count: int, symbols: Tensor) -> Tensor:
@@ -151,12 +151,12 @@ def place_trits(
     gap, step = steps_of(gaps, count, FAR, LONGEST, BLOCK)
     place = tl.load(starts + tl.program_id(0)) + tl.cumsum(step, 0) - 1
     byte, digit = place // 5, place % 5
-    held = gap < FAR
+    is_trit = gap < FAR
     power = tl.where(digit == 1, 3, 1)
     power = tl.where(digit == 2, 9, power)
     power = tl.where(digit == 3, 27, power)
     power = tl.where(digit == 4, 81, power)
     change = tl.where(gap % 2 == 1, -power, power) << (byte % 4 * 8).to(tl.int32)
     # From 121 on no byte leaves 0 to 242, whatever comes first: nothing is carried between bytes.
-    tl.atomic_add(words + byte // 4, change, mask=held & (byte < size))
-    tl.store(beyond + byte * 0, byte * 0 + 1, mask=held & (byte >= size))
+    tl.atomic_add(words + byte // 4, change, mask=is_trit & (byte < size))
+    tl.store(beyond + byte * 0, byte * 0 + 1, mask=is_trit & (byte >= size))

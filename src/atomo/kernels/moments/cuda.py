@@ -49,14 +49,14 @@ def sum_pieces(
     run = number // pieces
     start = run * row + number % pieces * PIECE
     stop = tl.minimum(tl.minimum(start + PIECE, (run + 1) * row), entries)
-    most = tl.zeros([RUNS, LANES], tl.int32)
+    peaks = tl.zeros([RUNS, LANES], tl.int32)
     squares = tl.zeros([RUNS, LANES], tl.float64)
     for block in range(blocks):
         places = start[:, None] + block * LANES + tl.arange(0, LANES)[None, :]
         entry = tl.load(values + places, mask=places < stop[:, None], other=0.0).to(tl.float32)
-        most = tl.maximum(most, entry.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+        peaks = tl.maximum(peaks, entry.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
         wide = entry.to(tl.float64)
         squares += wide * wide
-    largest = tl.max(most, 1).to(tl.float32, bitcast=True).to(tl.float64)
+    largest = tl.max(peaks, 1).to(tl.float32, bitcast=True).to(tl.float64)
     tl.store(parts + number, largest, mask=number < count)
     tl.store(parts + count + number, tl.sum(squares, 1), mask=number < count)

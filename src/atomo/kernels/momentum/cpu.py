@@ -18,14 +18,14 @@ def grow_above(
     values: Tensor, velocity: Tensor, gradient: Tensor, factor: float, nesterov: bool, low: int
 ) -> tuple[Tensor, Tensor]:
     room = len(values) // 8 + TILE  # what is usual
-    indices, found = np.empty(room, np.int64), np.empty(room, np.float32)
+    indices, chosen = np.empty(room, np.int64), np.empty(room, np.float32)
     vectors = values.numpy(), velocity.numpy(), gradient.float().numpy()
     count, stored = grow_and_find(
-        *vectors, np.float32(factor), nesterov, np.int32(low), indices, found
+        *vectors, np.float32(factor), nesterov, np.int32(low), indices, chosen
     )
     if count > stored:  # all has grown, and is there to be searched again
         return above(values, None, low)
-    return checked(indices[:count], found[:count])
+    return checked(indices[:count], chosen[:count])
 
 
 def magnitudes(
@@ -36,19 +36,19 @@ def magnitudes(
     nesterov: bool,
     positions: Tensor,
 ) -> Tensor:
-    found, speed, pushed = torch.empty(3, len(positions)).numpy()
+    entries, speed, pushed = torch.empty(3, len(positions)).numpy()
     places = positions.numpy()
-    for vector, part in ((values, found), (velocity, speed), (gradient, pushed)):
+    for vector, part in ((values, entries), (velocity, speed), (gradient, pushed)):
         pick(vector.float().numpy(), places, part)
-    grow(found, speed, pushed, np.float32(factor), nesterov)
-    return torch.from_numpy(found).abs_().view(torch.int32)
+    grow(entries, speed, pushed, np.float32(factor), nesterov)
+    return torch.from_numpy(entries).abs_().view(torch.int32)
 
 
 @jit
-def pick(vector: Floats, positions: Indices, found: Floats) -> None:
+def pick(vector: Floats, positions: Indices, picked: Floats) -> None:
     """Entries at positions below the size."""
     for i in range(positions.size):
-        found[i] = vector[np.uint64(positions[i])]
+        picked[i] = vector[np.uint64(positions[i])]
 
 
 @jit
@@ -78,7 +78,7 @@ def grow_and_find(
     nesterov: bool,
     low: np.int32,
     indices: Indices,
-    found: Floats,
+    chosen: Floats,
 ) -> tuple[int, int]:
     """Applies the momentum, and returns the number of entries above, and the number of those that
     fitted.
@@ -93,8 +93,8 @@ def grow_and_find(
             factor,
             nesterov,
         )
-        more, kept = find_above(part, part, False, low, False, indices[stored:], found[stored:])
-        for i in range(stored, stored + kept):
+        above, fitted = find_above(part, part, False, low, False, indices[stored:], chosen[stored:])
+        for i in range(stored, stored + fitted):
             indices[i] += start
-        count, stored = count + more, stored + kept
+        count, stored = count + above, stored + fitted
     return count, stored

@@ -28,30 +28,32 @@ def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:
         stop = start + source.numel()
         if source.dtype != torch.float32 or not source.is_contiguous():
             source = out[start:stop].view(source.shape).copy_(source)
-        given = source.view(-1).numpy()
+        entries = source.view(-1).numpy()
         if scale == 1:
-            peaks.append(int(copy(given.view(np.int32), bits[start:stop])))
+            peaks.append(int(copy(entries.view(np.int32), bits[start:stop])))
         else:
-            peaks.append(int(divide(given, np.float32(scale), whole[start:stop], bits[start:stop])))
+            peaks.append(
+                int(divide(entries, np.float32(scale), whole[start:stop], bits[start:stop]))
+            )
         start = stop
     return peaks
 
 
 @jit
 def copy(source: Bits, out: Bits) -> np.int32:
-    most = np.int32(0)
+    peak = np.int32(0)
     for i in range(source.size):
         bits = source[i]
         out[i] = bits
-        most = max(most, np.int32(bits & MAGNITUDE))
-    return most
+        peak = max(peak, np.int32(bits & MAGNITUDE))
+    return peak
 
 
 @jit
 def divide(source: Floats, by: np.float32, out: Floats, bits: Bits) -> np.int32:
     for i in range(source.size):
         out[i] = source[i] / by
-    most = np.int32(0)
+    peak = np.int32(0)
     for i in range(bits.size):
-        most = max(most, np.int32(bits[i] & MAGNITUDE))
-    return most
+        peak = max(peak, np.int32(bits[i] & MAGNITUDE))
+    return peak

@@ -35,21 +35,24 @@ def peaks_of(sources: Sequence[Tensor], out: Tensor | None, scale: float) -> lis
     """Computes the largest magnitude of each tensor over `scale`; fills `out` if it is given."""
     # Held until the launch, for which their memory must not be lent to others.
     read = [readable(source) for source in sources]
-    sizes = np.array([one.numel() for one in read], np.int64)
+    sizes = np.array([tensor.numel() for tensor in read], np.int64)
     blocks = -(-sizes // BLOCK)
-    addresses, kinds = [one.data_ptr() for one in read], [KINDS.index(one.dtype) for one in read]
+    addresses, kinds = (
+        [tensor.data_ptr() for tensor in read],
+        [KINDS.index(tensor.dtype) for tensor in read],
+    )
     begins, firsts = np.cumsum(sizes) - sizes, np.cumsum(blocks) - blocks
     table = np.stack([addresses, sizes, begins, firsts, kinds], 1).astype(np.int64)
     owners = np.repeat(np.arange(len(read)), blocks)
     device = read[0].device
-    known = to_device(torch.from_numpy(np.concatenate([table.ravel(), owners])), device)
+    layout = to_device(torch.from_numpy(np.concatenate([table.ravel(), owners])), device)
     peaks = torch.zeros(len(read), dtype=torch.int32, device=device)
     if len(owners):
-        parts = known[: table.size], known[table.size :], peaks, peaks if out is None else out
+        parts = layout[: table.size], layout[table.size :], peaks, peaks if out is None else out
         constants = {"DIVIDE": scale != 1, "COPY": out is not None, "BLOCK": BLOCK}
         join_blocks[(len(owners),)](*parts, scale, **constants, **EXACT)
-    found: list[int] = peaks.tolist()  # the one wait
-    return found
+    bits: list[int] = peaks.tolist()  # the one wait
+    return bits
 
 
 def readable(source: Tensor) -> Tensor:

@@ -24,5 +24,5 @@ def largest(sources: Sequence[Tensor]) -> list[int]:
     # A few launches for all of them together, where those of each would be thousands a step.
     norms = torch._foreach_norm([*sources], math.inf)
     peaks = torch.stack([norm.float() for norm in norms]).view(torch.int32)
-    found: list[int] = (peaks & MAGNITUDE).tolist()
-    return found
+    bits: list[int] = (peaks & MAGNITUDE).tolist()
+    return bits

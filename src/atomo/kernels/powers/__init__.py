@@ -69,9 +69,9 @@ def add_all_powers(
     Raises:
         ValueError: the sizes differ, or a symbol stands for infinity; `out` is unchanged.
     """
-    for held, words in zip(symbols, signs, strict=True):
-        if len(held) != len(out) or len(words) != word_count(len(out)):
-            raise ValueError(f"{len(held)} exponents and {len(words)} words of signs")
+    for exponents, words in zip(symbols, signs, strict=True):
+        if len(exponents) != len(out) or len(words) != word_count(len(out)):
+            raise ValueError(f"{len(exponents)} exponents and {len(words)} words of signs")
     rows = stacked(symbols, out.device)
     largest, _ = largest_and_counts(rows, INFINITE)
     if largest == INFINITE:

@@ -35,8 +35,8 @@ def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> Non
 
 
 def add_all_powers(symbols: Tensor, signs: Tensor, out: Tensor, scales: Sequence[float]) -> None:
-    for held, words, scale in zip(symbols, signs, scales, strict=True):
-        add_powers(held, words, out, scale)
+    for exponents, words, scale in zip(symbols, signs, scales, strict=True):
+        add_powers(exponents, words, out, scale)
 
 
 @jit
@@ -62,7 +62,7 @@ def add_signed(symbols: Bytes, words: Words, out: Floats, scale: float) -> None:
     for start in range(0, out.size, TILE):
         part = out[start : start + TILE]
         width = (part.size + 31) // 32
-        held = words[start // 32 : start // 32 + width]
+        tile_words = words[start // 32 : start // 32 + width]
         codes = symbols[start : start + part.size]
         for row in range(32):
             target = part[row * width : (row + 1) * width]
@@ -70,7 +70,7 @@ def add_signed(symbols: Bytes, words: Words, out: Floats, scale: float) -> None:
             place = np.uint32(row)
             # Put together as bits: a power of two by exponentiation would take far longer.
             for j in range(target.size):
-                sign = np.uint32(np.uint32(held[j] >> place) << U31)
+                sign = np.uint32(np.uint32(tile_words[j] >> place) << U31)
                 values[j] = np.uint32(np.uint32(exponents[j]) << U23) | sign
             for j in range(target.size):
                 target[j] += numbers[j] * factor

@@ -27,13 +27,13 @@ TILES: Final = 8
 def pack_powers(values: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
     symbols = torch.empty(len(values), dtype=torch.uint8, device=values.device)
     words = symbols.new_empty(word_count(len(values)), dtype=torch.int32)
-    whole, rest = divmod(len(values), TILE)
+    whole, remainder = divmod(len(values), TILE)
     parts = words.new_zeros(whole + 1)
     arguments = values, seed, symbols, words, parts
     if whole:
         pack_tiles[(-(-whole // TILES),)](*arguments, whole, TILES=TILES, TILE=TILE)
-    if rest:
-        sizes = whole, len(values), -(-rest // 32)
+    if remainder:
+        sizes = whole, len(values), -(-remainder // 32)
         pack_last[(1,)](*arguments, *sizes, TILE=TILE, WIDTH=WIDTH)
     return symbols, words, float(parts.max().view(torch.float32))  # the one wait
 
@@ -56,22 +56,22 @@ def pack_tiles(
     TILE: tl.constexpr,
 ):
     tile = tl.program_id(0).to(tl.int64) * TILES + tl.arange(0, TILES)
-    lane, known = tl.arange(0, 128)[None, :], (tile < tiles)[:, None]
+    lane, inside = tl.arange(0, 128)[None, :], (tile < tiles)[:, None]
     word = first_words(mix((tl.zeros([TILES], tl.uint64) + seed) ^ mix(tile))[:, None], lane)
     signs = tl.zeros([TILES, 128], tl.uint32)
-    most = tl.zeros([TILES, 128], tl.int32)
+    peaks = tl.zeros([TILES, 128], tl.int32)
     for step in tl.static_range(TILE // 128):
         places = tile[:, None] * TILE + step * 128 + lane
-        found = tl.load(values + places, mask=known, other=0.0).to(tl.float32)
-        bits = found.to(tl.int32, bitcast=True)
-        tl.store(symbols + places, rounded(bits, word), mask=known)
+        entry = tl.load(values + places, mask=inside, other=0.0).to(tl.float32)
+        bits = entry.to(tl.int32, bitcast=True)
+        tl.store(symbols + places, rounded(bits, word), mask=inside)
         # Two rows of 64 side by side: each bit has its own place, so that they add up by columns.
         signs |= (bits.to(tl.uint32, bitcast=True) >> 31) << (2 * step + lane // 64).to(tl.uint32)
-        most = tl.maximum(most, bits & 0x7FFFFFFF)
+        peaks = tl.maximum(peaks, bits & 0x7FFFFFFF)
         word = next_words(word)
-    held = tl.sum(tl.reshape(signs, [TILES, 2, 64]), 1).to(tl.int32, bitcast=True)
-    tl.store(words + tile[:, None] * 64 + tl.arange(0, 64)[None, :], held, mask=known)
-    tl.store(parts + tile, tl.max(most, 1), mask=tile < tiles)
+    sign_words = tl.sum(tl.reshape(signs, [TILES, 2, 64]), 1).to(tl.int32, bitcast=True)
+    tl.store(words + tile[:, None] * 64 + tl.arange(0, 64)[None, :], sign_words, mask=inside)
+    tl.store(parts + tile, tl.max(peaks, 1), mask=tile < tiles)
 
 
 @device_code
@@ -94,12 +94,12 @@ def pack_last(
     word = first_words(mix((tl.zeros([], tl.uint64) + seed) ^ mix(first)), place % 128)
     for step in tl.static_range(TILE // 128 - 1):
         word = tl.where(place // 128 > step, next_words(word), word)
-    found = tl.load(values + first * TILE + place, mask=inside, other=0.0).to(tl.float32)
-    bits = found.to(tl.int32, bitcast=True)
+    entry = tl.load(values + first * TILE + place, mask=inside, other=0.0).to(tl.float32)
+    bits = entry.to(tl.int32, bitcast=True)
     tl.store(symbols + first * TILE + place, rounded(bits, word), mask=inside)
     signs = (bits.to(tl.uint32, bitcast=True) >> 31) << rows.to(tl.uint32)
-    held = tl.sum(signs, 0).to(tl.int32, bitcast=True)
-    tl.store(words + first * WIDTH + column, held, mask=column < width)
+    sign_words = tl.sum(signs, 0).to(tl.int32, bitcast=True)
+    tl.store(words + first * WIDTH + column, sign_words, mask=column < width)
     tl.store(parts + first, tl.max(tl.max(bits & 0x7FFFFFFF, 1), 0))
 
 
@@ -133,15 +133,15 @@ def add_tiles(
     tile = first + tl.program_id(0).to(tl.int64)
     rows, column = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)
     places, inside = places_of(tile, entries, width, WHOLE, WIDTH)
-    held_at, symbol_at = words + tile * WIDTH + column, symbols + places
+    word_at, symbol_at = words + tile * WIDTH + column, symbols + places
     entry = tl.load(out + places, mask=inside, other=0.0)
     for _ in range(frames):
-        held = tl.load(held_at, mask=column < width, other=0)
-        negative = ((held[None, :] >> rows) & 1).to(tl.uint32)
+        sign_word = tl.load(word_at, mask=column < width, other=0)
+        negative = ((sign_word[None, :] >> rows) & 1).to(tl.uint32)
         exponent = tl.load(symbol_at, mask=inside, other=0).to(tl.uint32)
         power = ((exponent << 23) | (negative << 31)).to(tl.float32, bitcast=True)
         entry += power * tl.load(scales)
-        held_at += word_stride
+        word_at += word_stride
         symbol_at += symbol_stride
         scales += 1
     tl.store(out + places, entry, mask=inside)

@@ -25,5 +25,5 @@ def add_powers(symbols: Tensor, signs: Tensor, out: Tensor, scale: float) -> Non
 
 
 def add_all_powers(symbols: Tensor, signs: Tensor, out: Tensor, scales: Sequence[float]) -> None:
-    for held, words, scale in zip(symbols, signs, scales, strict=True):
-        add_powers(held, words, out, scale)
+    for exponents, words, scale in zip(symbols, signs, scales, strict=True):
+        add_powers(exponents, words, out, scale)

@@ -45,36 +45,36 @@ def read_codes(words: Tensor, tables: Tensor, streams: Sequence[Stream], out: Te
         Of each stream 1 if it held exactly its symbols, else 0 or what was there.
     """
     chunks = [-(-stream.size // CHUNK) for stream in streams]
-    most, total, rows = max(chunks), 0, []
+    longest, total, rows = max(chunks), 0, []
     for stream, own in zip(streams, chunks, strict=True):
         rows.append([stream.first, stream.size, stream.table, stream.out, stream.count, total])
         total += own
-    known = to_device(torch.tensor(rows), words.device)
-    sound = known.new_zeros(len(rows), dtype=torch.int32)
-    exits, places = known.new_empty(2, max(total, 1))
+    rows_there = to_device(torch.tensor(rows), words.device)
+    sound = rows_there.new_zeros(len(rows), dtype=torch.int32)
+    exits, places = rows_there.new_empty(2, max(total, 1))
     counts, entries = sound.new_empty(max(total, 1), LANES), sound.new_empty(max(total, 1))
     shape, count = {"CHUNK": CHUNK, "LANES": LANES}, len(rows)
-    read = words, tables, known
-    grid = max(1, -(-most // CHUNKS)), count
+    read = words, tables, rows_there
+    grid = max(1, -(-longest // CHUNKS)), count
     try_places[grid](*read, exits, counts, **shape, CHUNKS=CHUNKS)
-    block = min(triton.next_power_of_2(max(most, 1)), SCANNED)
-    link_chunks[(count,)](known, exits, counts, entries, places, **shape, BLOCK=block)
-    grid = max(1, -(-most // WRITERS)), count
+    block = min(triton.next_power_of_2(max(longest, 1)), SCANNED)
+    link_chunks[(count,)](rows_there, exits, counts, entries, places, **shape, BLOCK=block)
+    grid = max(1, -(-longest // WRITERS)), count
     write_symbols[grid](*read, entries, places, out, sound, CHUNK=CHUNK, CHUNKS=WRITERS)
     return sound
 
 
 @device_code
-def slot_at(words, table, word, last, place, known):
+def slot_at(words, table, word, last, place, reads):
     """Looks up the bits from `place` on, after the first bit of `word`, in the table."""
     # After the last word, the last word is read again: a symbol that uses such bits is found to be
     # too long afterwards.
     at = word + (place >> 5)
-    low = tl.load(words + tl.minimum(at, last), mask=known, other=0).to(tl.uint32, bitcast=True)
-    high = tl.load(words + tl.minimum(at + 1, last), mask=known, other=0)
-    both = (high.to(tl.uint32, bitcast=True).to(tl.uint64) << 32) | low.to(tl.uint64)
-    bits = (both >> (place & 31).to(tl.uint64)) & 4095
-    return tl.load(table + bits.to(tl.int32), mask=known, other=0)
+    low = tl.load(words + tl.minimum(at, last), mask=reads, other=0).to(tl.uint32, bitcast=True)
+    high = tl.load(words + tl.minimum(at + 1, last), mask=reads, other=0)
+    window = (high.to(tl.uint32, bitcast=True).to(tl.uint64) << 32) | low.to(tl.uint64)
+    bits = (window >> (place & 31).to(tl.uint64)) & 4095
+    return tl.load(table + bits.to(tl.int32), mask=reads, other=0)
 
 
 @device_code
@@ -82,9 +82,9 @@ def costs_of(slot, place, room):
     """Returns for a slot the bits of its first code, the bits of all codes that begin before
     `room`, and the number of these codes.
     """
-    one, both = (slot >> 21) & 15, (slot >> 16) & 31
-    single = place + one >= room
-    return one, tl.where(single, one, both), tl.where(single, 1, slot >> 25)
+    first, total = (slot >> 21) & 15, (slot >> 16) & 31
+    single = place + first >= room
+    return first, tl.where(single, first, total), tl.where(single, 1, slot >> 25)
 
 
 @device_code
@@ -105,24 +105,24 @@ def try_places(
         for _ in tl.static_range(4):
             reads = place < room
             slot = slot_at(words, table, word, first + size - 1, place, reads)
-            _, cost, meant = costs_of(slot, place, room)
+            _, cost, symbols = costs_of(slot, place, room)
             place += tl.where(reads, cost, 0)
-            count += tl.where(reads, meant, 0)
+            count += tl.where(reads, symbols, 0)
     chunk = tl.load(stream + 5) + number
     inside = number * CHUNK < size
     tl.store(counts + chunk[:, None] * LANES + lane, count, mask=inside[:, None])
-    left = tl.where(lane < 12, place - room, 0).to(tl.int64) << (4 * lane).to(tl.int64)
-    tl.store(exits + chunk, tl.sum(left, 1), mask=inside)
+    overshoot = tl.where(lane < 12, place - room, 0).to(tl.int64) << (4 * lane).to(tl.int64)
+    tl.store(exits + chunk, tl.sum(overshoot, 1), mask=inside)
 
 
 @device_code
 def after(first, second):
     """Composes two maps of 12 places, four bits each."""
-    both = first & 0
+    composed = first & 0
     for place in tl.static_range(12):
         through = (first >> (4 * place)) & 15
-        both |= ((second >> (4 * through)) & 15) << (4 * place)
-    return both
+        composed |= ((second >> (4 * through)) & 15) << (4 * place)
+    return composed
 
 
 @device_code
@@ -158,7 +158,7 @@ def write_symbols(
 ):  # fmt: skip
     stream = streams + tl.program_id(1) * 6
     first, size = tl.load(stream), tl.load(stream + 1)
-    table, wanted = tables + tl.load(stream + 2) * 4096, tl.load(stream + 4)
+    table, expected = tables + tl.load(stream + 2) * 4096, tl.load(stream + 4)
     out += tl.load(stream + 3)
     number = tl.program_id(0).to(tl.int64) * CHUNKS + tl.arange(0, CHUNKS)
     inside = number * CHUNK < size
@@ -169,19 +169,19 @@ def write_symbols(
     place = tl.load(entries + chunk, mask=inside, other=0)
     rank = tl.load(places + chunk, mask=inside, other=0)
     end = tl.zeros([CHUNKS], tl.int32)
-    while tl.max(((place < room) & (rank < wanted)).to(tl.int32), 0) > 0:
+    while tl.max(((place < room) & (rank < expected)).to(tl.int32), 0) > 0:
         for _ in tl.static_range(4):
-            reads = (place < room) & (rank < wanted)
+            reads = (place < room) & (rank < expected)
             slot = slot_at(words, table, word, first + size - 1, place, reads)
-            one, cost, meant = costs_of(slot, place, room)
+            first_cost, cost, symbols = costs_of(slot, place, room)
             tl.store(out + rank, (slot & 255).to(tl.uint8), mask=reads)
-            second = reads & (meant == 2) & (rank + 1 < wanted)
+            second = reads & (symbols == 2) & (rank + 1 < expected)
             tl.store(out + rank + 1, ((slot >> 8) & 255).to(tl.uint8), mask=second)
             # Where the last symbol of the stream ends.
-            end = tl.where(reads & (rank + 1 == wanted), place + one, end)
-            end = tl.where(second & (rank + 2 == wanted), place + cost, end)
+            end = tl.where(reads & (rank + 1 == expected), place + first_cost, end)
+            end = tl.where(second & (rank + 2 == expected), place + cost, end)
             place += tl.where(reads, cost, 0)
-            rank += tl.where(reads, meant, 0)
-    empty = number + size + wanted == 0
+            rank += tl.where(reads, symbols, 0)
+    empty = number + size + expected == 0
     good = empty | ((end > 0) & (number * CHUNK + (end + 31) // 32 == size))
     tl.store(sound + tl.program_id(1) + number * 0, 1, mask=good)

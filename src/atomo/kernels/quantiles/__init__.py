@@ -45,8 +45,8 @@ BLOCK: Final = 2**12
 
 def extremes(values: Float[torch.Tensor, " n"]) -> tuple[int, int]:
     """Returns the upper halves of the least and the greatest magnitude; NaN is above infinity."""
-    least, greatest = loops.extremes(values.numpy().view(np.uint32))
-    return least >> 16, greatest >> 16
+    smallest, greatest = loops.extremes(values.numpy().view(np.uint32))
+    return smallest >> 16, greatest >> 16
 
 
 def histogram(
@@ -71,7 +71,7 @@ def sketch(
     share: float,
     seed: int,
     means: Float[torch.Tensor, " buckets"],
-    rest: Float[torch.Tensor, " n"] | None = None,
+    residual: Float[torch.Tensor, " n"] | None = None,
 ) -> tuple[UInt8[torch.Tensor, " symbols"], UInt8[torch.Tensor, " cells"]]:
     """Builds the groups of values, and the cells of their sketch.
 
@@ -81,14 +81,14 @@ def sketch(
         share: cells to a row for each entry, at most MOST_SHARE.
         seed: of the hashes.
         means: of the buckets.
-        rest: what `add_sketched` would add is taken off it, in place; it may be `values`.
+        residual: what `add_sketched` would add is taken off it, in place; it may be `values`.
     """
-    bits, known = values.numpy().view(np.uint32), table.numpy().view(np.uint16)
+    bits, halves = values.numpy().view(np.uint32), table.numpy().view(np.uint16)
     packed = torch.empty(packed_bytes(len(values)), dtype=torch.uint8)
     cells = torch.empty(most_cells(len(values), share), dtype=torch.uint8)
     used = loops.sketch(
-        bits, known, share, keys(seed), packed.numpy(), cells.numpy(), means.neg().numpy(),
-        (values[:0] if rest is None else rest).numpy(),
+        bits, halves, share, keys(seed), packed.numpy(), cells.numpy(), means.neg().numpy(),
+        (values[:0] if residual is None else residual).numpy(),
     )  # fmt: skip
     return packed, cells[:used]
 

@@ -31,11 +31,11 @@ MAGNITUDE = np.uint32(0x7FFFFFFF)
 @jit
 def extremes(bits: NDArray[np.uint32]) -> tuple[int, int]:
     """Returns the least and the greatest magnitude as bits, which have the order of the floats."""
-    least, greatest = MAGNITUDE, np.uint32(0)
+    smallest, greatest = MAGNITUDE, np.uint32(0)
     for i in range(bits.size):
         magnitude = bits[i] & MAGNITUDE
-        least, greatest = min(least, magnitude), max(greatest, magnitude)
-    return int(least), int(greatest)
+        smallest, greatest = min(smallest, magnitude), max(greatest, magnitude)
+    return int(smallest), int(greatest)
 
 
 @jit
@@ -88,12 +88,12 @@ def tally(ids: Bytes, size: int, lanes: Bytes, counts: Counts) -> None:
     # Once over the block for each group: a comparison of vectors takes less than counting into an
     # array, where equal neighbours wait for each other.
     for group in range(GROUPS):
-        which = np.uint8(group)
+        number = np.uint8(group)
         lanes[:] = 0
         for start in range(0, whole, LANES):
             row = ids[start : start + LANES]
             for j in range(LANES):
-                lanes[j] += np.uint8(1) if row[j] == which else np.uint8(0)
+                lanes[j] += np.uint8(1) if row[j] == number else np.uint8(0)
         counts[group] = lanes.sum()
     for i in range(whole, size):
         counts[ids[i]] += 1
@@ -141,19 +141,19 @@ def find_cells(spans: Words, start: int, keys: Words, row: int, cells: Words) ->
 
 
 @jit
-def spread(ids: Bytes, spans: Words, each: Words) -> None:
+def spread(ids: Bytes, spans: Words, entry_spans: Words) -> None:
     """Copies the span of its group to each entry."""
-    for i in range(each.size):
-        each[i] = spans[ids[i]]
+    for i in range(entry_spans.size):
+        entry_spans[i] = spans[ids[i]]
 
 
 @jit
-def fill(codes: Halves, one: Words, two: Words, block: Bytes) -> None:
+def fill(codes: Halves, first_cells: Words, second_cells: Words, block: Bytes) -> None:
     """Stores the least number of all entries that share a cell; 0 for an empty cell."""
     block[:] = EMPTY
-    for i in range(one.size):
+    for i in range(first_cells.size):
         number = np.uint8(codes[i] & np.uint16(255))
-        first, second = np.uint64(one[i]), np.uint64(two[i])
+        first, second = np.uint64(first_cells[i]), np.uint64(second_cells[i])
         block[first] = min(block[first], number)
         block[second] = min(block[second], number)
     for i in range(block.size):
@@ -162,7 +162,13 @@ def fill(codes: Halves, one: Words, two: Words, block: Bytes) -> None:
 
 @jit
 def add_block(
-    spans: Words, block: Bytes, one: Words, two: Words, scaled: Floats, wide: Halves, out: Floats
+    spans: Words,
+    block: Bytes,
+    first_cells: Words,
+    second_cells: Words,
+    scaled: Floats,
+    wide: Halves,
+    out: Floats,
 ) -> None:
     """Adds the mean of the larger of the two numbers that the cells of each entry have."""
     for group in range(GROUPS):
@@ -173,7 +179,7 @@ def add_block(
     for i in range(out.size):
         # The least number of those that share a cell is never above an entry's own, so that the
         # larger of two is the better one: MinMaxSketch.
-        bucket = max(wide[np.uint64(one[i])], wide[np.uint64(two[i])])
+        bucket = max(wide[np.uint64(first_cells[i])], wide[np.uint64(second_cells[i])])
         out[i] += scaled[np.uint64(bucket)]
 
 
@@ -186,18 +192,18 @@ def sketch(
     packed: Bytes,
     cells: Bytes,
     scaled: Floats,
-    rest: Floats,
+    residual: Floats,
 ) -> int:
     """Fills the groups of the entries, two to a byte, and the cells with the least number in its
-    group of the buckets that share each. Adds what both say to `rest`, unless that is empty.
+    group of the buckets that share each. Adds what both say to `residual`, unless that is empty.
 
     Returns:
         How many cells there are.
     """
     codes, ids = np.empty(BLOCK, np.uint16), np.empty(BLOCK, np.uint8)
     lanes, counts = np.empty(LANES, np.uint8), np.empty(GROUPS, np.int64)
-    spans, each = np.empty(GROUPS, np.uint32), np.empty(BLOCK, np.uint32)
-    one, two = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    spans, entry_spans = np.empty(GROUPS, np.uint32), np.empty(BLOCK, np.uint32)
+    first_cells, second_cells = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     wide = np.empty(min(cells.size, MOST_CELLS), np.uint16)
     base = 0
     for start in range(0, bits.size, BLOCK):
@@ -208,13 +214,21 @@ def sketch(
         tally(ids, size, lanes, counts)
         # Whoever decodes has the groups, and finds the same cells from them: nothing else travels.
         used = lay_out(counts, share, spans)
-        spread(ids, spans, each[:size])
-        find_cells(each, start, keys, 0, one[:size])
-        find_cells(each, start, keys, 1, two[:size])
+        spread(ids, spans, entry_spans[:size])
+        find_cells(entry_spans, start, keys, 0, first_cells[:size])
+        find_cells(entry_spans, start, keys, 1, second_cells[:size])
         block = cells[base : base + used]
-        fill(codes, one[:size], two[:size], block)
-        if rest.size:
-            add_block(spans, block, one, two, scaled, wide, rest[start : start + size])
+        fill(codes, first_cells[:size], second_cells[:size], block)
+        if residual.size:
+            add_block(
+                spans,
+                block,
+                first_cells,
+                second_cells,
+                scaled,
+                wide,
+                residual[start : start + size],
+            )
         base += used
     return base
 
@@ -230,16 +244,16 @@ def add_sketched(
     out: Floats,
 ) -> None:
     """Adds the mean of the largest number that the rows say for each entry."""
-    ids, each = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.uint32)
-    one, two = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
+    ids, entry_spans = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.uint32)
+    first_cells, second_cells = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     wide = np.empty(min(cells.size, MOST_CELLS), np.uint16)
     base = 0
     for start in range(0, out.size, BLOCK):
         part, layout = out[start : start + BLOCK], spans[start // BLOCK]
         size, used = part.size, sizes[start // BLOCK]
         unpack_block(packed, start, size, ids)
-        spread(ids, layout, each[:size])
-        find_cells(each, start, keys, 0, one[:size])
-        find_cells(each, start, keys, 1, two[:size])
-        add_block(layout, cells[base : base + used], one, two, scaled, wide, part)
+        spread(ids, layout, entry_spans[:size])
+        find_cells(entry_spans, start, keys, 0, first_cells[:size])
+        find_cells(entry_spans, start, keys, 1, second_cells[:size])
+        add_block(layout, cells[base : base + used], first_cells, second_cells, scaled, wide, part)
         base += used

@@ -69,19 +69,19 @@ FORMS: Final = (LevelForm(3, 5), LevelForm(15, 2), LevelForm(255, 1))
 
 def symbol_count(entries: int, form: LevelForm) -> int:
     """Returns the number of bytes for `entries` levels."""
-    tiles, rest = divmod(entries, form.tile)
-    return tiles * COLUMNS + -(-rest // form.digits)
+    tiles, remainder = divmod(entries, form.tile)
+    return tiles * COLUMNS + -(-remainder // form.digits)
 
 
-def room_for_escapes(entries: int, most: int, form: LevelForm) -> int:
+def room_for_escapes(entries: int, highest: int, form: LevelForm) -> int:
     """Returns the largest number of levels that may escape: few in a form that is not the last,
     else the number of levels.
 
-    A level is beyond the last form only where `most` is.
+    A level is beyond the last form only where `highest` is.
     """
     if form != FORMS[-1]:
         return entries // 64 + 64
-    return entries if most > form.base // 2 else 0
+    return entries if highest > form.base // 2 else 0
 
 
 def quantise(
@@ -89,21 +89,21 @@ def quantise(
     norms: Float[torch.Tensor, " buckets"],
     bucket: int,
     kind: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     seed: int,
 ) -> tuple[UInt8[torch.Tensor, " bytes"], Int16[torch.Tensor, " escaped"]] | None:
     """Rounds sign * |value| * most / norm at random to one of its two neighbouring integers.
 
     Its expectation is the number itself wherever |value| is no more than the norm; above, it is
-    `most`. A bucket of norm 0 is all zero.
+    `highest`. A bucket of norm 0 is all zero.
 
     Args:
         values: contiguous, at least one.
         norms: one for every `bucket` values. Filled here unless `kind` is GIVEN.
         bucket: at least 1.
         kind: GIVEN, EUCLIDEAN or LARGEST.
-        most: the highest level, 1 to 255.
+        highest: the highest level, 1 to 255.
         form: too narrow a form costs two bytes for every level that it cannot hold.
         seed: of the counter-based random numbers.
 
@@ -114,7 +114,7 @@ def quantise(
     Raises:
         ValueError: a norm is not finite.
     """
-    return backend(values).quantise(values, norms, bucket, kind, most, form, seed)
+    return backend(values).quantise(values, norms, bucket, kind, highest, form, seed)
 
 
 def add_levels(
@@ -122,7 +122,7 @@ def add_levels(
     escapes: Int16[torch.Tensor, " escaped"],
     norms: Float[torch.Tensor, " buckets"],
     bucket: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     out: Float[torch.Tensor, " n"],
     scale: float,
@@ -132,7 +132,7 @@ def add_levels(
     Raises:
         ValueError: symbols or escapes are not what `quantise` makes; `out` is unchanged.
     """
-    add_all_levels([symbols], [escapes], [norms], bucket, most, form, out, scale)
+    add_all_levels([symbols], [escapes], [norms], bucket, highest, form, out, scale)
 
 
 def add_all_levels(
@@ -140,7 +140,7 @@ def add_all_levels(
     escapes: Sequence[Int16[torch.Tensor, " _"]],
     norms: Sequence[Float[torch.Tensor, " _"]],
     bucket: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     out: Float[torch.Tensor, " n"],
     scale: float,
@@ -153,18 +153,18 @@ def add_all_levels(
         ValueError: those of one frame are not what `quantise` makes; `out` is unchanged.
     """
     expected, buckets = symbol_count(len(out), form), -(-len(out) // bucket)
-    for held, units in zip(symbols, norms, strict=True):
-        if len(held) != expected or len(units) != buckets:
-            raise ValueError(f"{len(held)} symbols and {len(units)} norms for {len(out)} entries")
+    for codes, units in zip(symbols, norms, strict=True):
+        if len(codes) != expected or len(units) != buckets:
+            raise ValueError(f"{len(codes)} symbols and {len(units)} norms for {len(out)} entries")
     rows = stacked(symbols, out.device)
     largest, counts = backend(out).largest_and_counts(rows, form.escape)
     if largest > form.escape:
         raise ValueError(f"symbols up to {largest}; at most {form.escape}")
     for count, escaped in zip(counts, escapes, strict=True):  # before they are moved: on the host
-        if count * form.digits != len(escaped) or bool((escaped.int().abs() > most).any()):
-            raise ValueError(f"{len(escaped)} levels, or ones above {most}, for {count} symbols")
+        if count * form.digits != len(escaped) or bool((escaped.int().abs() > highest).any()):
+            raise ValueError(f"{len(escaped)} levels, or ones above {highest}, for {count} symbols")
     far, units = joined(escapes, out.device), stacked(norms, out.device)
-    backend(out).add_all_levels(rows, far, units, bucket, most, form, out, scale)
+    backend(out).add_all_levels(rows, far, units, bucket, highest, form, out, scale)
 
 
 def largest_and_counts(

@@ -35,12 +35,12 @@ STEP = np.float32(2.0**-24)
 
 
 def quantise(
-    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: LevelForm, seed: int
+    values: Tensor, norms: Tensor, bucket: int, kind: int, highest: int, form: LevelForm, seed: int
 ) -> tuple[Tensor, Tensor] | None:
     symbols = torch.empty(symbol_count(len(values), form), dtype=torch.uint8)
-    escapes = np.empty(room_for_escapes(len(values), most, form), np.int16)
+    escapes = np.empty(room_for_escapes(len(values), highest, form), np.int16)
     escaped = fill_levels(
-        values.float().numpy(), norms.numpy(), bucket, kind, most, form.base, form.digits,
+        values.float().numpy(), norms.numpy(), bucket, kind, highest, form.base, form.digits,
         np.uint64(seed), symbols.numpy(), escapes,
     )  # fmt: skip
     if escaped == -2:
@@ -49,8 +49,8 @@ def quantise(
 
 
 def largest_and_counts(symbols: Tensor, code: int) -> tuple[int, list[int]]:
-    found = [top_and_count(row, code) for row in symbols.numpy()]
-    return max(int(largest) for largest, _ in found), [int(count) for _, count in found]
+    rows = [top_and_count(row, code) for row in symbols.numpy()]
+    return max(int(largest) for largest, _ in rows), [int(count) for _, count in rows]
 
 
 def add_levels(
@@ -58,13 +58,13 @@ def add_levels(
     escapes: Tensor,
     norms: Tensor,
     bucket: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
     parts = symbols.numpy(), escapes.numpy(), norms.numpy()
-    add_tiles(*parts, bucket, most, form.base, form.digits, out.numpy(), scale)
+    add_tiles(*parts, bucket, highest, form.base, form.digits, out.numpy(), scale)
 
 
 def add_all_levels(
@@ -72,13 +72,13 @@ def add_all_levels(
     escapes: Sequence[Tensor],
     norms: Tensor,
     bucket: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
     for parts in zip(symbols, escapes, norms, strict=True):
-        add_levels(*parts, bucket, most, form, out, scale)
+        add_levels(*parts, bucket, highest, form, out, scale)
 
 
 def moments(values: Tensor) -> tuple[float, float]:
@@ -102,12 +102,12 @@ def as_float(bits: np.int32) -> float:
 
 @jit
 def squares_and_most(values: Floats) -> tuple[float, float]:
-    most, squares = np.int32(0), 0.0
+    peak, squares = np.int32(0), 0.0
     for start in range(0, values.size, BLOCK):  # both while it is in the cache
         part = values[start : start + BLOCK]
-        most = max(most, most_bits(part.view(np.int32)))
+        peak = max(peak, most_bits(part.view(np.int32)))
         squares += squares_of(part)
-    return as_float(most), squares
+    return as_float(peak), squares
 
 
 @jit
@@ -121,8 +121,8 @@ def norm_of(values: Floats, kind: int) -> float:
 
 
 @jit
-def round_levels(values: Floats, words: Words, norm: float, most: int, levels: Levels) -> None:
-    """Levels = sign * floor(|value| * most / norm + uniform), which never exceeds `most`."""
+def round_levels(values: Floats, words: Words, norm: float, highest: int, levels: Levels) -> None:
+    """Levels = sign * floor(|value| * most / norm + uniform), which never exceeds `highest`."""
     up = 1.0
     if norm < TINY:
         up = LIFT_TINY
@@ -130,8 +130,8 @@ def round_levels(values: Floats, words: Words, norm: float, most: int, levels: L
         up = LIFT_HUGE
     # Where the norm is tiny or huge, most / norm leaves float32: the values are scaled first, by a
     # power of two, which rounds nothing.
-    lift, factor = np.float32(up), np.float32(most / (np.float64(norm) * up))
-    top = np.int32(most)
+    lift, factor = np.float32(up), np.float32(highest / (np.float64(norm) * up))
+    top = np.int32(highest)
     for i in range(values.size):
         uniform = np.float32(np.int32(words[i] >> U8)) * STEP
         level = np.int32(np.abs(values[i]) * lift * factor + uniform)
@@ -145,7 +145,7 @@ def fill_levels(
     norms: Floats,
     bucket: int,
     kind: int,
-    most: int,
+    highest: int,
     base: int,
     digits: int,
     seed: int,
@@ -166,7 +166,7 @@ def fill_levels(
         low = tile * tile_size
         high = min(low + tile_size, values.size)
         random_words(mix(np.uint64(seed) ^ mix(np.uint64(tile))), words)
-        if not round_tile(values, norms, bucket, kind, low, high, words, most, levels):
+        if not round_tile(values, norms, bucket, kind, low, high, words, highest, levels):
             return -2
         columns = (high - low + digits - 1) // digits
         levels[high - low :] = 0  # what fills up the last row
@@ -187,7 +187,7 @@ def round_tile(
     low: int,
     high: int,
     words: Words,
-    most: int,
+    highest: int,
     levels: Levels,
 ) -> bool:
     """Rounds the levels of a tile, which may share buckets with others; returns True if all norms
@@ -204,7 +204,7 @@ def round_tile(
             return False
         part = levels[p - low : end - low]
         if norm > 0:
-            round_levels(values[p:end], words[p - low : end - low], norm, most, part)
+            round_levels(values[p:end], words[p - low : end - low], norm, highest, part)
         else:
             part[:] = 0
         p = end
@@ -214,11 +214,11 @@ def round_tile(
 @jit
 def top_and_count(symbols: Bytes, code: int) -> tuple[int, int]:
     """Returns the largest symbol, and the number of symbols equal to `code`."""
-    most, count = np.uint8(0), 0
+    largest, count = np.uint8(0), 0
     for i in range(symbols.size):
-        most = max(most, symbols[i])
+        largest = max(largest, symbols[i])
         count += symbols[i] == code
-    return int(most), count
+    return int(largest), count
 
 
 @jit
@@ -227,7 +227,7 @@ def add_tiles(
     escapes: Levels,
     norms: Floats,
     bucket: int,
-    most: int,
+    highest: int,
     base: int,
     digits: int,
     out: Floats,
@@ -236,19 +236,19 @@ def add_tiles(
     """Adds to `out` what has been checked to fit."""
     tile_size = digits * COLUMNS
     levels = np.zeros(tile_size, np.int16)
-    taken = 0
+    restored = 0
     for tile in range((out.size + tile_size - 1) // tile_size):
         low = tile * tile_size
         high = min(low + tile_size, out.size)
         columns = (high - low + digits - 1) // digits
         packed = symbols[tile * COLUMNS : tile * COLUMNS + columns]
         if unpack_tile(packed, base, digits, levels):
-            taken = restore_tile(packed, base, digits, escapes, taken, levels)
+            restored = restore_tile(packed, base, digits, escapes, restored, levels)
         p = low
         while p < high:  # bucket by bucket, of which a tile may hold many or a part of one
             number = p // bucket
             end = min((number + 1) * bucket, high)
-            unit = np.float32(np.float64(norms[number]) * scale / most)
+            unit = np.float32(np.float64(norms[number]) * scale / highest)
             part, target = levels[p - low : end - low], out[p:end]
             for i in range(target.size):
                 target[i] += np.float32(part[i]) * unit

@@ -43,7 +43,7 @@ def moments(values: Tensor) -> tuple[float, float]:
 
 
 def quantise(
-    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: LevelForm, seed: int
+    values: Tensor, norms: Tensor, bucket: int, kind: int, highest: int, form: LevelForm, seed: int
 ) -> tuple[Tensor, Tensor] | None:
     fused = len(values) // form.tile * form.digits if kind and bucket == COLUMNS else 0
     if kind and fused < len(norms):  # of all buckets that are no rows of whole tiles
@@ -52,33 +52,33 @@ def quantise(
     symbols = values.new_empty(symbol_count(len(values), form), dtype=torch.uint8)
     counts = torch.zeros(-(-len(values) // form.tile), dtype=torch.int64, device=values.device)
     first_kind = kind if fused else GIVEN
-    round_all(values, norms, bucket, first_kind, most, form, seed, symbols, counts, False)
+    round_all(values, norms, bucket, first_kind, highest, form, seed, symbols, counts, False)
     starts = starts_of(counts)
     escaped, odd = torch.stack([starts[-1], (~norms.isfinite()).sum()]).tolist()  # the one wait
     if odd:
         raise ValueError("NaN, infinity, or a norm beyond float32")
-    if escaped * form.digits > room_for_escapes(len(values), most, form):
+    if escaped * form.digits > room_for_escapes(len(values), highest, form):
         return None
     escapes = values.new_empty(escaped * form.digits, dtype=torch.int16)
     if escaped:  # seldom: the tiles that have any are rounded once more, to the same levels
-        round_all(values, norms, bucket, GIVEN, most, form, seed, escapes, starts, True)
+        round_all(values, norms, bucket, GIVEN, highest, form, seed, escapes, starts, True)
     return symbols, escapes
 
 
-def scales(norms: Tensor, most: int) -> Tensor:
+def scales(norms: Tensor, highest: int) -> Tensor:
     """Computes a power of two and a factor for each norm; their product with a value is the
     quotient.
     """
     exact = norms.double()
     lift = torch.where(exact < TINY, LIFT_TINY, torch.where(exact > HUGE, LIFT_HUGE, 1.0))
-    return torch.stack([lift, torch.where(exact > 0, most / (exact * lift), 0.0)], 1).float()
+    return torch.stack([lift, torch.where(exact > 0, highest / (exact * lift), 0.0)], 1).float()
 
 
 def launches(entries: int, form: LevelForm) -> list[tuple[int, int, int]]:
     """Yields the first tile, the number of tiles and their columns: whole tiles, and a last one."""
-    whole, rest = divmod(entries, form.tile)
-    every = [(0, whole, COLUMNS), (whole, min(rest, 1), -(-rest // form.digits))]
-    return [launch for launch in every if launch[1]]
+    whole, remainder = divmod(entries, form.tile)
+    candidates = [(0, whole, COLUMNS), (whole, min(remainder, 1), -(-remainder // form.digits))]
+    return [launch for launch in candidates if launch[1]]
 
 
 def round_all(
@@ -86,7 +86,7 @@ def round_all(
     norms: Tensor,
     bucket: int,
     kind: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     seed: int,
     out: Tensor,
@@ -97,12 +97,12 @@ def round_all(
     for first, tiles, columns in launches(len(values), form):
         whole = first == 0 and columns == COLUMNS
         own = kind if whole else GIVEN
-        given = norms if own else scales(norms, most)
-        sizes = first, first + tiles, columns, len(values), bucket, most, seed
+        units = norms if own else scales(norms, highest)
+        sizes = first, first + tiles, columns, len(values), bucket, highest, seed
         constants = {"KIND": own, "WHOLE": whole, "ONE": bucket >= len(values), "ESCAPES": escapes}
         form_of = {"BASE": form.base, "DIGITS": form.digits, "CODE": form.escape}
         round_tiles[(-(-tiles // TILES),)](
-            values, given, out, counts, *sizes, **constants, **form_of,
+            values, units, out, counts, *sizes, **constants, **form_of,
             TILES=TILES, COLUMNS=COLUMNS, **RANGES, **EXACT,
         )  # fmt: skip
 
@@ -130,7 +130,7 @@ def bucket_of(first, column, bucket, ONE: tl.constexpr):
 
 @device_code
 def round_row(
-    values, given, tile, end, row, word, columns, entries, bucket, most,
+    values, units, tile, end, row, word, columns, entries, bucket, highest,
     KIND: tl.constexpr, ONE: tl.constexpr, DIGITS: tl.constexpr, COLUMNS: tl.constexpr,
     TINY: tl.constexpr, HUGE: tl.constexpr, LIFT_TINY: tl.constexpr, LIFT_HUGE: tl.constexpr,
 ):  # fmt: skip
@@ -142,8 +142,8 @@ def round_row(
     entry = tl.load(values + place, mask=inside, other=0.0).to(tl.float32)
     if KIND == 0:
         number = bucket_of(first, column, bucket, ONE)
-        lift = tl.load(given + 2 * number, mask=inside, other=0.0)
-        factor = tl.load(given + 2 * number + 1, mask=inside, other=0.0)
+        lift = tl.load(units + 2 * number, mask=inside, other=0.0)
+        factor = tl.load(units + 2 * number + 1, mask=inside, other=0.0)
     else:
         if KIND == 1:
             wide = entry.to(tl.float64)
@@ -151,23 +151,25 @@ def round_row(
         else:
             norm = tl.max(entry.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)
             norm = norm.to(tl.float32, bitcast=True)
-        tl.store(given + tile * DIGITS + row, norm, mask=tile < end)
+        tl.store(units + tile * DIGITS + row, norm, mask=tile < end)
         exact = norm.to(tl.float64)
         tiny, huge = tl.full([], TINY, tl.float64), tl.full([], HUGE, tl.float64)
         up = tl.where(exact > huge, LIFT_HUGE, 1.0).to(tl.float64)
         up = tl.where(exact < tiny, LIFT_TINY, up)
-        quotient = most / tl.where(exact > 0, exact * up, 1.0)
+        quotient = highest / tl.where(exact > 0, exact * up, 1.0)
         factor = tl.where(exact > 0, quotient, 0.0).to(tl.float32)[:, None]
         lift = up.to(tl.float32)[:, None]
     uniform = (word >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
     size = tl.abs(entry) * lift * factor + uniform
-    level = tl.where(size < most + 1, size, most).to(tl.int32)  # NaN, which is refused later, too
+    level = tl.where(size < highest + 1, size, highest).to(
+        tl.int32
+    )  # NaN, which is refused later, too
     return tl.where(entry < 0, -level, level)
 
 
 @device_code
 def round_tiles(
-    values, given, out, counts, first, end, columns, entries, bucket, most, seed,
+    values, units, out, counts, first, end, columns, entries, bucket, highest, seed,
     KIND: tl.constexpr, WHOLE: tl.constexpr, ONE: tl.constexpr, ESCAPES: tl.constexpr,
     BASE: tl.constexpr, DIGITS: tl.constexpr, CODE: tl.constexpr, TILES: tl.constexpr,
     COLUMNS: tl.constexpr, TINY: tl.constexpr, HUGE: tl.constexpr, LIFT_TINY: tl.constexpr,
@@ -182,7 +184,7 @@ def round_tiles(
     keys = mix((tl.zeros([TILES], tl.uint64) + seed) ^ mix(tile))
     packed = tl.zeros([TILES, COLUMNS], tl.int32)
     far = tl.zeros([TILES, COLUMNS], tl.int32)
-    known = (tile < end)[:, None] & (column < columns)[None, :]
+    inside = (tile < end)[:, None] & (column < columns)[None, :]
     for turn in tl.static_range(2 if ESCAPES else 1):
         rank = tl.cumsum(far, 1) - far + tl.load(counts + tile, mask=tile < end, other=0)[:, None]
         word = words_of(keys, column, 3)
@@ -193,7 +195,7 @@ def round_tiles(
             elif row > 0:  # 512 places further
                 word = next_words(next_words(next_words(next_words(word))))
             level = round_row(
-                values, given, tile, end, row, word, columns, entries, bucket, most,
+                values, units, tile, end, row, word, columns, entries, bucket, highest,
                 KIND, ONE, DIGITS, COLUMNS, TINY, HUGE, LIFT_TINY, LIFT_HUGE,
             )  # fmt: skip
             if turn == 0:
@@ -201,17 +203,17 @@ def round_tiles(
                 far |= (tl.abs(level) > BASE // 2).to(tl.int32)
                 unit *= BASE
             else:
-                tl.store(out + rank * DIGITS + row, level.to(tl.int16), mask=known & (far == 1))
+                tl.store(out + rank * DIGITS + row, level.to(tl.int16), mask=inside & (far == 1))
     if not ESCAPES:
         symbol = tl.where(far == 1, CODE, packed).to(tl.uint8)
-        tl.store(out + tile[:, None] * COLUMNS + column[None, :], symbol, mask=known)
+        tl.store(out + tile[:, None] * COLUMNS + column[None, :], symbol, mask=inside)
         tl.store(counts + tile, tl.sum(far, 1).to(tl.int64), mask=tile < end)
 
 
 def largest_and_counts(symbols: Tensor, code: int) -> tuple[int, list[int]]:
-    most, counts = counted(symbols, code, COLUMNS)
-    found = torch.cat([most.amax().view(1), counts.sum(1)]).tolist()  # the one wait
-    return found[0], found[1:]
+    largest, counts = counted(symbols, code, COLUMNS)
+    numbers = torch.cat([largest.amax().view(1), counts.sum(1)]).tolist()  # the one wait
+    return numbers[0], numbers[1:]
 
 
 def add_levels(
@@ -219,12 +221,12 @@ def add_levels(
     escapes: Tensor,
     norms: Tensor,
     bucket: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
-    add_all_levels(symbols[None], [escapes], norms[None], bucket, most, form, out, scale)
+    add_all_levels(symbols[None], [escapes], norms[None], bucket, highest, form, out, scale)
 
 
 def add_all_levels(
@@ -232,12 +234,12 @@ def add_all_levels(
     escapes: Sequence[Tensor],
     norms: Tensor,
     bucket: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
-    units = (norms.double() * scale / most).float()
+    units = (norms.double() * scale / highest).float()
     far = torch.cat([*escapes])
     # Of the escapes of all frames, one behind the other, how many are before each tile.
     starts = starts_of(counted(symbols, form.escape, COLUMNS)[1].flatten()) if len(far) else units
@@ -262,29 +264,29 @@ def add_tiles(
 ):  # fmt: skip
     start = first + tl.program_id(0).to(tl.int64) * TILES
     tile, column = start + tl.arange(0, TILES), tl.arange(0, COLUMNS)
-    known = (tile < end)[:, None] & (column < columns)[None, :]
+    columns_inside = (tile < end)[:, None] & (column < columns)[None, :]
     at = tile[:, None] * COLUMNS + column[None, :]
     # A row of the sum stays in registers while all frames are added; their bytes, a few for each
     # entry, are read again for the next row while they are in the cache.
     for row in tl.static_range(DIGITS):
         begin = tile * (DIGITS * COLUMNS) + row * columns
         place = begin[:, None] + column[None, :]
-        inside = known & (place < entries)
+        inside = columns_inside & (place < entries)
         unit_at = units + bucket_of(begin, column, bucket, ONE)
-        held_at, before_at = symbols + at, starts + tile
+        code_at, before_at = symbols + at, starts + tile
         entry = tl.load(out + place, mask=inside, other=0.0)
         for _ in range(frames):
-            held = tl.load(held_at, mask=known, other=0).to(tl.int32)
-            level = held // BASE**row % BASE - BASE // 2
+            code = tl.load(code_at, mask=columns_inside, other=0).to(tl.int32)
+            level = code // BASE**row % BASE - BASE // 2
             if SOME:
-                far = (known & (held == CODE)).to(tl.int32)
+                far = (columns_inside & (code == CODE)).to(tl.int32)
                 before = tl.load(before_at, mask=tile < end, other=0)
                 rank = before.to(tl.int64)[:, None] + tl.cumsum(far, 1) - far
                 escaped = tl.load(escapes + rank * DIGITS + row, mask=far == 1, other=0)
                 level = tl.where(far == 1, escaped.to(tl.int32), level)
             unit = tl.load(unit_at, mask=inside, other=0.0)
             entry += level.to(tl.float32) * unit
-            held_at += stride
+            code_at += stride
             unit_at += buckets
             before_at += tiled
         tl.store(out + place, entry, mask=inside)

@@ -21,9 +21,9 @@ U16 = np.uint32(16)
 def pack_tile(levels: Levels, columns: int, base: int, digits: int, packed: Bytes) -> bool:
     """Digits to bytes. Returns whether a level is out of their reach."""
     reach = base // 2
-    most = np.int16(0)
+    largest = np.int16(0)
     for i in range(digits * columns):
-        most = max(most, abs(levels[i]))
+        largest = max(largest, abs(levels[i]))
     packed[:] = 0
     unit = 1
     for digit in range(digits):
@@ -32,7 +32,7 @@ def pack_tile(levels: Levels, columns: int, base: int, digits: int, packed: Byte
         for j in range(columns):
             packed[j] = np.uint8(packed[j] + (row[j] + reach) * unit)
         unit *= base
-    return int(most) > reach
+    return int(largest) > reach
 
 
 @jit
@@ -68,29 +68,29 @@ def unpack_tile(packed: Bytes, base: int, digits: int, levels: Levels) -> bool:
     # n // base as a product, which vectors have and division they have not: with the inverse
     # rounded up it is exact for every byte.
     inverse = np.uint32((1 << 16) // base + 1)
-    rest = np.empty(COLUMNS, np.uint32)
+    remaining = np.empty(COLUMNS, np.uint32)
     far = np.uint8(0)
     for j in range(columns):
-        rest[j] = packed[j]
+        remaining[j] = packed[j]
         far = max(far, packed[j])
     for digit in range(digits):
         row = levels[digit * columns : (digit + 1) * columns]
         for j in range(columns):
-            above = np.uint32(rest[j] * inverse) >> U16
-            row[j] = np.int16(np.int32(rest[j]) - np.int32(above) * base - reach)
-            rest[j] = above
+            above = np.uint32(remaining[j] * inverse) >> U16
+            row[j] = np.int16(np.int32(remaining[j]) - np.int32(above) * base - reach)
+            remaining[j] = above
     return bool(far == base**digits)
 
 
 @jit
 def restore_tile(
-    packed: Bytes, base: int, digits: int, escapes: Levels, taken: int, levels: Levels
+    packed: Bytes, base: int, digits: int, escapes: Levels, restored: int, levels: Levels
 ) -> int:
     """Puts the levels that escaped in their places. Returns how many are taken by now."""
     columns, escape = packed.size, base**digits
     for j in range(columns):
         if packed[j] == escape:
             for digit in range(digits):
-                levels[digit * columns + j] = escapes[taken]
-                taken += 1
-    return taken
+                levels[digit * columns + j] = escapes[restored]
+                restored += 1
+    return restored

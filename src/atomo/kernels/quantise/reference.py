@@ -30,7 +30,7 @@ def rows_of(values: Tensor, bucket: int) -> Tensor:
 
 
 def quantise(
-    values: Tensor, norms: Tensor, bucket: int, kind: int, most: int, form: LevelForm, seed: int
+    values: Tensor, norms: Tensor, bucket: int, kind: int, highest: int, form: LevelForm, seed: int
 ) -> tuple[Tensor, Tensor] | None:
     values = values.float()
     rows = rows_of(values, min(bucket, len(values)))
@@ -38,21 +38,21 @@ def quantise(
         norms.copy_(rows.double().norm(dim=1) if kind == EUCLIDEAN else rows.abs().amax(1))
     if not norms.isfinite().all():
         raise ValueError("NaN, infinity, or a norm beyond float32")
-    sizes = quotients(rows, norms, most).flatten()[: len(values)]
+    sizes = quotients(rows, norms, highest).flatten()[: len(values)]
     uniform = (tile_words(values, form.tile, seed) >> 8).float() * 2.0**-24
     # floor(a + u) of a uniform u is one of a's two neighbours, with a as its mean.
-    levels = (sizes + uniform).clamp(max=most).to(torch.int16)
+    levels = (sizes + uniform).clamp(max=highest).to(torch.int16)
     symbols, escapes = pack(torch.where(values < 0, -levels, levels), form)
-    if len(escapes) > room_for_escapes(len(values), most, form):
+    if len(escapes) > room_for_escapes(len(values), highest, form):
         return None
     return symbols, escapes
 
 
-def quotients(rows: Tensor, norms: Tensor, most: int) -> Tensor:
+def quotients(rows: Tensor, norms: Tensor, highest: int) -> Tensor:
     """Computes |value| * most / norm, with the float32 roundings that all backends share."""
     exact = norms.double()
     lift = torch.where(exact < TINY, LIFT_TINY, torch.where(exact > HUGE, LIFT_HUGE, 1.0))
-    factors = torch.where(exact > 0, most / (exact * lift), 0.0).float()
+    factors = torch.where(exact > 0, highest / (exact * lift), 0.0).float()
     return rows.abs() * lift[:, None] * factors[:, None]
 
 
@@ -60,10 +60,10 @@ def tiles_of(entries: Tensor, digits: int) -> list[Tensor]:
     """Yields all whole tiles, and the rest as a tile with shorter rows."""
     whole = len(entries) // (digits * COLUMNS) * digits * COLUMNS
     parts = [entries[:whole].view(-1, digits, COLUMNS)]
-    rest = rows_of(entries[whole:], digits).numel() // digits
-    if rest:
-        padding = digits * rest - (len(entries) - whole)
-        parts.append(torch.nn.functional.pad(entries[whole:], (0, padding)).view(1, digits, rest))
+    width = rows_of(entries[whole:], digits).numel() // digits
+    if width:
+        padding = digits * width - (len(entries) - whole)
+        parts.append(torch.nn.functional.pad(entries[whole:], (0, padding)).view(1, digits, width))
     return parts
 
 
@@ -91,13 +91,13 @@ def add_levels(
     escapes: Tensor,
     norms: Tensor,
     bucket: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
     levels = unpack(symbols, escapes, form, len(out))
-    units = (norms.double() * scale / most).float()
+    units = (norms.double() * scale / highest).float()
     rows = rows_of(levels, min(bucket, len(out)))
     out.add_((rows * units[:, None]).flatten()[: len(out)])
 
@@ -107,27 +107,27 @@ def add_all_levels(
     escapes: Sequence[Tensor],
     norms: Tensor,
     bucket: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     out: Tensor,
     scale: float,
 ) -> None:
     for parts in zip(symbols, escapes, norms, strict=True):
-        add_levels(*parts, bucket, most, form, out, scale)
+        add_levels(*parts, bucket, highest, form, out, scale)
 
 
 def unpack(symbols: Tensor, escapes: Tensor, form: LevelForm, entries: int) -> Tensor:
     base, digits = form.base, form.digits
     powers = base ** torch.arange(digits, device=symbols.device)
     whole = entries // (digits * COLUMNS) * COLUMNS
-    levels, taken = [], 0
+    levels, restored = [], 0
     for part, width in ((symbols[:whole], COLUMNS), (symbols[whole:], len(symbols) - whole)):
         if len(part):
             tiles = part.view(-1, 1, width).int() // powers[None, :, None] % base - base // 2
             far = part.view(-1, width) == base**digits
             count = int(far.sum()) * digits
             rows = tiles.transpose(1, 2).contiguous()
-            rows[far] = escapes[taken : taken + count].view(-1, digits).to(rows.dtype)
+            rows[far] = escapes[restored : restored + count].view(-1, digits).to(rows.dtype)
             levels.append(rows.transpose(1, 2).flatten())
-            taken += count
+            restored += count
     return torch.cat(levels)[:entries]

@@ -43,15 +43,15 @@ def known(counts, k, PASSES: tl.constexpr, VALUES: tl.constexpr):
     digits.
     """
     prefix = tl.zeros([], tl.int32)
-    left = tl.zeros([], tl.int64) + k
+    rank = tl.zeros([], tl.int64) + k
     digits = tl.arange(0, VALUES)
     for number in tl.static_range(PASSES):
-        held = tl.load(counts + number * VALUES + digits)
+        bins = tl.load(counts + number * VALUES + digits)
         # So many have this digit or a higher one, which falls as the digit grows.
-        digit = tl.maximum(tl.sum((tl.cumsum(held, 0, reverse=True) >= left).to(tl.int32)) - 1, 0)
-        left -= tl.sum(tl.where(digits > digit, held, 0))
+        digit = tl.maximum(tl.sum((tl.cumsum(bins, 0, reverse=True) >= rank).to(tl.int32)) - 1, 0)
+        rank -= tl.sum(tl.where(digits > digit, bins, 0))
         prefix = (prefix << (9 if number == 2 else 11)) | digit
-    return prefix, left
+    return prefix, rank
 
 
 @device_code
@@ -82,30 +82,30 @@ def count_digits(
 
 @device_code
 def tell_kth(counts, k, state, VALUES: tl.constexpr, NOT_FINITE: tl.constexpr):
-    low, left = known(counts, k, 3, VALUES)
+    low, rank = known(counts, k, 3, VALUES)
     high = tl.arange(0, VALUES)
     tl.store(state, low.to(tl.int64))
-    tl.store(state + 1, k - left)
+    tl.store(state + 1, k - rank)
     tl.store(state + 2, tl.sum(tl.load(counts + high, mask=high >= NOT_FINITE, other=0)))
 
 
 def choose(
-    indices: Tensor, found: Tensor, size: Tensor, k: int, state: Tensor
+    indices: Tensor, entries: Tensor, size: Tensor, k: int, state: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Selects the k largest of the first `size` entries, in their order; of equal entries the
     first.
 
     Args:
-        indices: what goes with each of `found`.
-        found: float32.
+        indices: what goes with each of `entries`.
+        entries: float32.
         size: k or more, else what follows the entries is undefined; an int64 on the device.
         k: at least 1.
         state: what `kth` tells of them.
     """
-    blocks = -(-len(found) // BLOCK)
+    blocks = -(-len(entries) // BLOCK)
     counts = indices.new_zeros(2, blocks)
-    chosen, values = indices.new_empty(k), found.new_empty(k)
-    sizes, bits = (size, state, blocks), found.view(torch.int32)
+    chosen, values = indices.new_empty(k), entries.new_empty(k)
+    sizes, bits = (size, state, blocks), entries.view(torch.int32)
     count_larger[(blocks,)](bits, *sizes, counts, BLOCK=BLOCK)
     move_larger[(blocks,)](
         indices, bits, *sizes, starts_of(counts), k, chosen, values.view(torch.int32), BLOCK=BLOCK
@@ -140,10 +140,10 @@ def move_larger(indices, bits, size, state, blocks, starts, k, chosen, values, B
     ties = k - tl.load(state + 1)  # so many of the equal ones, the first, are among the k
     before = tl.load(starts + blocks + 1 + block)
     place = before + tl.cumsum(equal.to(tl.int64), 0) - equal.to(tl.int64)
-    taken = higher | (equal & (place < ties))
+    selected = higher | (equal & (place < ties))
     first = tl.load(starts + block) + tl.minimum(before, ties)
-    rank = first + tl.cumsum(taken.to(tl.int64), 0) - 1
-    taken = taken & (rank < k)
-    index = tl.load(indices + start + tl.arange(0, BLOCK), mask=taken, other=0)
-    tl.store(chosen + rank, index, mask=taken)
-    tl.store(values + rank, entry, mask=taken)
+    rank = first + tl.cumsum(selected.to(tl.int64), 0) - 1
+    selected = selected & (rank < k)
+    index = tl.load(indices + start + tl.arange(0, BLOCK), mask=selected, other=0)
+    tl.store(chosen + rank, index, mask=selected)
+    tl.store(values + rank, entry, mask=selected)

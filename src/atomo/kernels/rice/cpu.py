@@ -45,11 +45,11 @@ def parameter(gaps: Indices) -> int:
     near = min(near, 31)
     # For geometric gaps log2(mean ln 2) is best, and for clumps, as real ones form, less: so the
     # neighbours are tried, more of those below.
-    best, least = near, cost(gaps, near)
+    best, lowest = near, cost(gaps, near)
     for r in range(max(near - 2, 0), min(near + 2, 32)):
         bits = cost(gaps, r)
-        if bits < least:
-            best, least = r, bits
+        if bits < lowest:
+            best, lowest = r, bits
     return best
 
 

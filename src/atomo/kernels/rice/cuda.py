@@ -31,8 +31,8 @@ def pack(indices: Tensor, room: int) -> Tensor:
     words = indices.new_zeros(room // 4 + 4, dtype=torch.int32)
     write_codes[(blocks,)](indices, len(indices), parameters, starts, words, **FORMAT)
     # All of the room, so that how much of it is used comes with it: one wait for the device.
-    held, end = to_host([words, starts[-1:]])
-    return held.view(torch.uint8)[: (int(end) + 7) // 8].clone()
+    packed, end = to_host([words, starts[-1:]])
+    return packed.view(torch.uint8)[: (int(end) + 7) // 8].clone()
 
 
 @device_code
@@ -68,15 +68,15 @@ def choose_parameters(
     near = tl.sum(((mean >> tl.arange(0, 32)) > 0).to(tl.int64))
     near = tl.maximum(near - 1, 0)
     best = near
-    least = tl.sum(bits_of(gap, inside, near, ESCAPE, WIDE))
+    lowest = tl.sum(bits_of(gap, inside, near, ESCAPE, WIDE))
     for step in tl.static_range(4):  # the neighbours, in the order in which the CPU tries them
         r = near + step - 2
         tried = tl.sum(bits_of(gap, inside, tl.maximum(r, 0), ESCAPE, WIDE))
-        better = (r >= 0) & (r < 32) & (tried < least)
+        better = (r >= 0) & (r < 32) & (tried < lowest)
         best = tl.where(better, r, best)
-        least = tl.where(better, tried, least)
+        lowest = tl.where(better, tried, lowest)
     tl.store(parameters + block, best)
-    tl.store(bits + block, least + 5)
+    tl.store(bits + block, lowest + 5)
 
 
 @device_code
@@ -93,13 +93,13 @@ def write_codes(
     block = tl.program_id(0).to(tl.int64)
     gap, inside = gaps_of(indices, block, count, BLOCK)
     r = tl.load(parameters + block)
-    taken = bits_of(gap, inside, r, ESCAPE, WIDE)
+    widths = bits_of(gap, inside, r, ESCAPE, WIDE)
     start = tl.load(starts + block)
-    at = start + 5 + tl.cumsum(taken, 0) - taken
+    at = start + 5 + tl.cumsum(widths, 0) - widths
     far = (gap >> r) >= ESCAPE
     quotient = tl.where(far, ESCAPE, gap >> r).to(tl.uint64)
-    rest = tl.where(far, 0, gap & ((tl.zeros([], tl.int64) + 1 << r) - 1)).to(tl.uint64)
-    put_bits(words, at, ((rest << 1) | 1) << quotient, inside)
+    remainder = tl.where(far, 0, gap & ((tl.zeros([], tl.int64) + 1 << r) - 1)).to(tl.uint64)
+    put_bits(words, at, ((remainder << 1) | 1) << quotient, inside)
     put_bits(words, at + ESCAPE + 1, gap.to(tl.uint64), inside & far)
     lane = tl.arange(0, BLOCK)
     put_bits(words, start + lane * 0, r.to(tl.uint64) + lane.to(tl.uint64) * 0, lane == 0)

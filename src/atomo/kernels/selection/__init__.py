@@ -110,10 +110,10 @@ def largest(
 
 
 def first_largest(
-    indices: Int64[torch.Tensor, " c"], found: Float[torch.Tensor, " c"], k: int
+    indices: Int64[torch.Tensor, " c"], entries: Float[torch.Tensor, " c"], k: int
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """Returns the k largest entries; of those equal to the smallest, the first."""
-    return backend(found).first_largest(indices, found, k)
+    return backend(entries).first_largest(indices, entries, k)
 
 
 def add_at(

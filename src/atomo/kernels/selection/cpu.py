@@ -38,24 +38,24 @@ def above(
     values: Tensor, added: Tensor | None, low: int, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
     array = values.float().numpy()
-    other, add = (array, False) if added is None else (added.float().numpy(), True)
+    addend, add = (array, False) if added is None else (added.float().numpy(), True)
     room = len(array) // 8 + TILE  # what is usual; once more where there turn out to be more
     while True:
-        indices, found = np.empty(room, np.int64), np.empty(room, np.float32)
-        count, stored = find_above(array, other, add, np.int32(low), clear, indices, found)
+        indices, chosen = np.empty(room, np.int64), np.empty(room, np.float32)
+        count, stored = find_above(array, addend, add, np.int32(low), clear, indices, chosen)
         if count == stored:
-            return checked(indices[:count], found[:count])
+            return checked(indices[:count], chosen[:count])
         # What was added stays added, but what was cleared must be there to be found again.
         if clear:
-            array[indices[:stored]] = found[:stored]
+            array[indices[:stored]] = chosen[:stored]
         room, add = count + TILE, False
 
 
-def checked(indices: Indices, found: Floats) -> tuple[Tensor, Tensor]:
+def checked(indices: Indices, entries: Floats) -> tuple[Tensor, Tensor]:
     """Returns the selected entries after a check that they are finite."""
-    if most_bits(found.view(np.int32)) >= INFINITY:
+    if most_bits(entries.view(np.int32)) >= INFINITY:
         raise ValueError("NaN or infinity")
-    return torch.from_numpy(indices), torch.from_numpy(found)
+    return torch.from_numpy(indices), torch.from_numpy(entries)
 
 
 def largest_bits(values: Tensor) -> int:
@@ -63,10 +63,10 @@ def largest_bits(values: Tensor) -> int:
 
 
 def magnitudes(values: Tensor, added: Tensor | None, positions: Tensor) -> Tensor:
-    found = torch.empty(len(positions))
-    other = (values if added is None else added).float().numpy()
-    gather(values.float().numpy(), other, added is not None, positions.numpy(), found.numpy())
-    return found.view(torch.int32)
+    sizes = torch.empty(len(positions))
+    addend = (values if added is None else added).float().numpy()
+    gather(values.float().numpy(), addend, added is not None, positions.numpy(), sizes.numpy())
+    return sizes.view(torch.int32)
 
 
 def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
@@ -74,9 +74,9 @@ def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
     return int(bits), int(higher)
 
 
-def first_largest(indices: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def first_largest(indices: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tensor]:
     chosen, values = torch.empty(k, dtype=torch.int64), torch.empty(k)
-    array = found.numpy()
+    array = entries.numpy()
     low, higher = find_kth(array.view(np.int32), k)
     take(indices.numpy(), array, low, k - higher, chosen.numpy(), values.numpy())
     return chosen, values
@@ -94,8 +94,8 @@ def add_sets(
 
 def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:
     sums = torch.empty(-(-len(values) // chunk), dtype=torch.float64)
-    other = (values if added is None else added).float().numpy()
-    sum_chunks(values.float().numpy(), other, added is not None, chunk, sums.numpy())
+    addend = (values if added is None else added).float().numpy()
+    sum_chunks(values.float().numpy(), addend, added is not None, chunk, sums.numpy())
     return sums
 
 
@@ -114,7 +114,7 @@ def find_above(
     low: np.int32,
     clear: bool,
     indices: Indices,
-    found: Floats,
+    chosen: Floats,
 ) -> tuple[int, int]:
     """Finds the entries whose magnitude has bits >= low, after adding `added` if asked to.
 
@@ -131,10 +131,10 @@ def find_above(
         room = count + TILE <= indices.size  # for the whole tile, so that its loops do not check
         for block in range(0, part.size, LANES):
             lanes = bits[block : block + LANES]
-            most = np.int32(0)
+            peak = np.int32(0)
             for j in range(lanes.size):
-                most = max(most, np.int32(lanes[j] & MAGNITUDE))
-            if most < low:  # nearly always, and told by one comparison for all lanes
+                peak = max(peak, np.int32(lanes[j] & MAGNITUDE))
+            if peak < low:  # nearly always, and told by one comparison for all lanes
                 continue
             if room:
                 # Written at any rate, and counted where it is above: nothing to branch on.
@@ -146,7 +146,7 @@ def find_above(
                     count += int(np.int32(lanes[j] & MAGNITUDE) >= low)
         if room:
             for c in range(stored, count):
-                found[c] = part[indices[c] - start]
+                chosen[c] = part[indices[c] - start]
                 if clear:
                     part[indices[c] - start] = 0
             stored = count
@@ -163,7 +163,7 @@ def find_kth(bits: Bits, k: int) -> tuple[int, int]:
     """
     # Radix selection: each pass counts the next digit of those whose digits so far are the k-th's.
     # Counters of 11 bits fit in the nearest cache.
-    prefix, left = 0, k
+    prefix, rank = 0, k
     for shift, width in ((20, 11), (9, 11), (0, 9)):
         counts = np.zeros(1 << width, np.int64)
         digit = (1 << width) - 1
@@ -172,47 +172,47 @@ def find_kth(bits: Bits, k: int) -> tuple[int, int]:
             if magnitude >> (shift + width) == prefix:
                 counts[(magnitude >> shift) & digit] += 1
         at = digit
-        while counts[at] < left:
-            left -= counts[at]
+        while counts[at] < rank:
+            rank -= counts[at]
             at -= 1
         prefix = (prefix << width) | at
-    return prefix, k - left
+    return prefix, k - rank
 
 
 @jit
 def take(
-    indices: Indices, found: Floats, low: int, ties: int, chosen: Indices, values: Floats
+    indices: Indices, entries: Floats, low: int, ties: int, chosen: Indices, values: Floats
 ) -> None:
     """Selects the entries with more bits than `low`, and the first `ties` of those with as many."""
-    bits, count = found.view(np.int32), 0
+    bits, count = entries.view(np.int32), 0
     for i in range(bits.size):
         magnitude = np.int64(bits[i] & MAGNITUDE)
         if magnitude < low or (magnitude == low and ties == 0):
             continue
         ties -= int(magnitude == low)
-        chosen[count], values[count] = indices[i], found[i]
+        chosen[count], values[count] = indices[i], entries[i]
         count += 1
 
 
 @jit
-def gather(values: Floats, added: Floats, add: bool, positions: Indices, found: Floats) -> None:
+def gather(values: Floats, added: Floats, add: bool, positions: Indices, sizes: Floats) -> None:
     """Returns the magnitudes at positions below the size, of the sum on request."""
     for i in range(positions.size):
-        found[i] = values[np.uint64(positions[i])]
+        sizes[i] = values[np.uint64(positions[i])]
     if add:  # two loops: each keeps as many reads from memory in flight as there can be
         for i in range(positions.size):
-            found[i] += added[np.uint64(positions[i])]
-    for i in range(found.size):
-        found[i] = abs(found[i])
+            sizes[i] += added[np.uint64(positions[i])]
+    for i in range(sizes.size):
+        sizes[i] = abs(sizes[i])
 
 
 @jit
 def most_bits(bits: Bits) -> np.int32:
     """Returns the bits of the largest magnitude of float32 numbers given as int32."""
-    most = np.int32(0)
+    largest = np.int32(0)
     for i in range(bits.size):
-        most = max(most, np.int32(bits[i] & MAGNITUDE))
-    return most
+        largest = max(largest, np.int32(bits[i] & MAGNITUDE))
+    return largest
 
 
 @jit

@@ -62,8 +62,8 @@ def marked(values: Tensor, added: Tensor | None, low: Tensor) -> tuple[Tensor, T
     finite, in two rows.
     """
     words, counts = marks_for(values)
-    other = values if added is None else added
-    arguments = values, other, low, words, counts, len(values)
+    addend = values if added is None else added
+    arguments = values, addend, low, words, counts, len(values)
     mark[(counts.shape[1],)](*arguments, ADD=added is not None, BLOCK=BLOCK, **EXACT)
     return words, counts
 
@@ -108,32 +108,32 @@ def moved(
 ) -> tuple[Tensor, Tensor]:
     """Returns the indices and the values of the first `room` marked entries."""
     indices = starts.new_empty(room)
-    found = values.new_empty(room, dtype=torch.float32)
-    arguments = values, words, starts, room, indices, found
+    chosen = values.new_empty(room, dtype=torch.float32)
+    arguments = values, words, starts, room, indices, chosen
     move[(len(starts) - 1,)](*arguments, CLEAR=clear, BLOCK=BLOCK)
-    return indices, found
+    return indices, chosen
 
 
 @device_code
-def move(values, words, starts, room, indices, found, CLEAR: tl.constexpr, BLOCK: tl.constexpr):
+def move(values, words, starts, room, indices, chosen, CLEAR: tl.constexpr, BLOCK: tl.constexpr):
     block = tl.program_id(0).to(tl.int64)
     first = tl.load(starts + block)
     if tl.load(starts + block + 1) > first:
         word = tl.load(words + block * (BLOCK // 32) + tl.arange(0, BLOCK // 32))
         hit = tl.reshape((word[:, None] >> tl.arange(0, 32)[None, :]) & 1, [BLOCK])
         rank = first + tl.cumsum(hit, 0) - 1
-        kept = (hit == 1) & (rank < room)
+        inside = (hit == 1) & (rank < room)
         places = block * BLOCK + tl.arange(0, BLOCK)
-        tl.store(indices + rank, places, mask=kept)
-        entry = tl.load(values + places, mask=kept, other=0.0).to(tl.float32)
-        tl.store(found + rank, entry, mask=kept)
+        tl.store(indices + rank, places, mask=inside)
+        entry = tl.load(values + places, mask=inside, other=0.0).to(tl.float32)
+        tl.store(chosen + rank, entry, mask=inside)
         if CLEAR:
-            tl.store(values + places, tl.zeros([BLOCK], tl.float32), mask=kept)
+            tl.store(values + places, tl.zeros([BLOCK], tl.float32), mask=inside)
 
 
 def largest(values: Tensor, added: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    n, where = len(values), values.device
-    sample, rank = sampled.positions(n, where), sampled.rank_of(k, n)
+    n, device = len(values), values.device
+    sample, rank = sampled.positions(n, device), sampled.rank_of(k, n)
     if rank > len(sample):  # nearly all of them
         return sampled.largest(values, added, k)
     low = kth(magnitudes(values, added, sample), number(len(sample), values), rank)
@@ -141,16 +141,16 @@ def largest(values: Tensor, added: Tensor | None, k: int) -> tuple[Tensor, Tenso
     starts = starts_of(counts[0])
     # As many as the bound lets through, with as wide a margin once more.
     room = min(n, 2 * rank * (n // len(sample) + 1))
-    indices, found = moved(values, words, starts, room, False)
+    indices, entries = moved(values, words, starts, room, False)
     size = starts[-1:].clamp(max=room)
-    state = kth(found.view(torch.int32), size, k)
-    chosen, kept = choose(indices, found, size, k, state)
+    state = kth(entries.view(torch.int32), size, k)
+    chosen, selected = choose(indices, entries, size, k, state)
     bound, count, infinite = torch.stack([low[0], starts[-1], state[2]]).tolist()  # the one wait
     if infinite:
         raise ValueError("NaN or infinity")
     if count > room or (count < k and bound > 1):
         return sampled.largest(values, None, k)
-    return (chosen, kept) if count > k else (indices[:count], found[:count])
+    return (chosen, selected) if count > k else (indices[:count], entries[:count])
 
 
 def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
@@ -158,9 +158,9 @@ def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
     return bits, higher
 
 
-def first_largest(indices: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    size = number(len(found), found)
-    return choose(indices, found, size, k, kth(found.view(torch.int32), size, k))
+def first_largest(indices: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    size = number(len(entries), entries)
+    return choose(indices, entries, size, k, kth(entries.view(torch.int32), size, k))
 
 
 def number(value: int, beside: Tensor) -> Tensor:
@@ -184,21 +184,21 @@ def most_of_blocks(values, parts, entries, BLOCK: tl.constexpr):
 
 
 def magnitudes(values: Tensor, added: Tensor | None, positions: Tensor) -> Tensor:
-    found = torch.empty_like(positions, dtype=torch.int32)
-    arguments = values, values if added is None else added, positions, found, len(found)
-    gather[(-(-len(found) // BLOCK),)](*arguments, ADD=added is not None, BLOCK=BLOCK, **EXACT)
-    return found
+    sizes = torch.empty_like(positions, dtype=torch.int32)
+    arguments = values, values if added is None else added, positions, sizes, len(sizes)
+    gather[(-(-len(sizes) // BLOCK),)](*arguments, ADD=added is not None, BLOCK=BLOCK, **EXACT)
+    return sizes
 
 
 @device_code
-def gather(values, added, positions, found, count, ADD: tl.constexpr, BLOCK: tl.constexpr):
+def gather(values, added, positions, sizes, count, ADD: tl.constexpr, BLOCK: tl.constexpr):
     places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = places < count
     position = tl.load(positions + places, mask=inside, other=0)
     entry = tl.load(values + position, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         entry += tl.load(added + position, mask=inside, other=0.0).to(tl.float32)
-    tl.store(found + places, magnitudes_of(entry), mask=inside)
+    tl.store(sizes + places, magnitudes_of(entry), mask=inside)
 
 
 def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:

@@ -30,11 +30,11 @@ def above(
         values.add_(added)
     values = values.float()
     indices = ((values.view(torch.int32) & MAGNITUDE) >= low).nonzero().squeeze(1)
-    found = values[indices]
-    select.check_finite(found)
+    chosen = values[indices]
+    select.check_finite(chosen)
     if clear:
         values[indices] = 0
-    return indices, found
+    return indices, chosen
 
 
 def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
@@ -43,14 +43,14 @@ def kth_largest(values: Tensor, k: int) -> tuple[int, int]:
     return low, int((bits > low).sum())
 
 
-def first_largest(indices: Tensor, found: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    bits = found.view(torch.int32) & MAGNITUDE
+def first_largest(indices: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    bits = entries.view(torch.int32) & MAGNITUDE
     low, higher = kth_largest(bits, k)
     ties = bits == low
     if int(ties.sum()) > k - higher:
         ties[ties.nonzero().squeeze(1)[k - higher :]] = False
     chosen = (ties | (bits > low)).nonzero().squeeze(1)
-    return indices[chosen], found[chosen]
+    return indices[chosen], entries[chosen]
 
 
 def largest_bits(values: Tensor) -> int:
@@ -80,5 +80,5 @@ def add_sets(
 ) -> None:
     # One set after the other: within one no index comes twice, so that the order is no matter.
     sets = torch.split(indices, [*counts]), torch.split(values, [*counts])
-    for one, part in zip(*sets, strict=True):
-        out.index_add_(0, one, part, alpha=scale)
+    for distinct, part in zip(*sets, strict=True):
+        out.index_add_(0, distinct, part, alpha=scale)

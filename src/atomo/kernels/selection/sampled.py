@@ -26,11 +26,11 @@ def largest(
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """Implements `largest` of `kernels.selection` with the other functions of the backend."""
     low = lower_bound(values, added, k)
-    indices, found = select.above(values, added, low)
-    if len(found) < k and low > 1:
+    indices, entries = select.above(values, added, low)
+    if len(entries) < k and low > 1:
         bits, _ = select.kth_largest(values.float().view(torch.int32), k)
-        indices, found = select.above(values, None, max(1, bits))
-    return select.first_largest(indices, found, k) if len(found) > k else (indices, found)
+        indices, entries = select.above(values, None, max(1, bits))
+    return select.first_largest(indices, entries, k) if len(entries) > k else (indices, entries)
 
 
 def lower_bound(
@@ -43,13 +43,13 @@ def lower_bound(
     return max(1, select.kth_largest(select.magnitudes(values, added, sample), rank)[0])
 
 
-def positions(entries: int, where: torch.device) -> Int64[torch.Tensor, " samples"]:
+def positions(entries: int, device: torch.device) -> Int64[torch.Tensor, " samples"]:
     """Returns evenly spread positions of the sample, or all positions of a short vector."""
     if entries <= 2 * SAMPLES:
-        return torch.arange(entries, device=where)
+        return torch.arange(entries, device=device)
     runs = SAMPLES // RUN
-    starts = torch.arange(runs, device=where) * (entries - RUN) // (runs - 1)
-    return (starts[:, None] + torch.arange(RUN, device=where)).view(-1)
+    starts = torch.arange(runs, device=device) * (entries - RUN) // (runs - 1)
+    return (starts[:, None] + torch.arange(RUN, device=device)).view(-1)
 
 
 def rank_of(k: int, entries: int) -> int:

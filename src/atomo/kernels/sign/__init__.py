@@ -92,8 +92,8 @@ def add_all_signs(
     Raises:
         ValueError: the words of a frame are not as many as `out` needs; it is unchanged.
     """
-    for held in words:
-        check_words(held, out)
+    for frame in words:
+        check_words(frame, out)
     backend(out).add_all_signs(stacked(words, out.device), units, out)
 
 
@@ -148,8 +148,8 @@ def add_all_row_signs(
     Raises:
         ValueError: those of a frame are not as many as `out` needs; it is unchanged.
     """
-    for held, own in zip(words, means, strict=True):
-        if len(held) != word_count(len(out)) or len(own) != 2 * -(-len(out) // row):
-            raise ValueError(f"{len(held)} words and {len(own)} means for {len(out)} entries")
-    held, own = stacked(words, out.device), stacked(means, out.device)
-    backend(out).add_all_row_signs(held, own, row, scale, out)
+    for frame, own in zip(words, means, strict=True):
+        if len(frame) != word_count(len(out)) or len(own) != 2 * -(-len(out) // row):
+            raise ValueError(f"{len(frame)} words and {len(own)} means for {len(out)} entries")
+    frame, own = stacked(words, out.device), stacked(means, out.device)
+    backend(out).add_all_row_signs(frame, own, row, scale, out)

@@ -39,10 +39,10 @@ def pack_signs(values: Tensor) -> tuple[Tensor, float]:
 
 def add_pack_sum(values: Tensor, added: Tensor | None = None) -> tuple[Tensor, float, float, int]:
     words = torch.empty(word_count(len(values)), dtype=torch.int32)
-    other = (values if added is None else added).float().numpy()
-    found = words.numpy().view(np.uint32)
+    addend = (values if added is None else added).float().numpy()
+    bits = words.numpy().view(np.uint32)
     positive, negative, count = add_pack_total(
-        values.float().numpy(), other, added is not None, found
+        values.float().numpy(), addend, added is not None, bits
     )
     return words, float(positive), float(negative), int(count)
 
@@ -54,45 +54,45 @@ def add_signs(words: Tensor, positive: float, negative: float, out: Tensor) -> N
 def add_pack_means(values: Tensor, added: Tensor | None, row: int) -> tuple[Tensor, Tensor]:
     means = torch.empty(2 * -(-len(values) // row))
     words = torch.empty(word_count(len(values)), dtype=torch.int32)
-    other = (values if added is None else added).float().numpy()
-    found = words.numpy().view(np.uint32)
-    add_pack_runs(values.float().numpy(), other, added is not None, row, found, means.numpy())
+    addend = (values if added is None else added).float().numpy()
+    bits = words.numpy().view(np.uint32)
+    add_pack_runs(values.float().numpy(), addend, added is not None, row, bits, means.numpy())
     return words, means
 
 
 def add_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
-    held = words.numpy().view(np.uint32)
-    add_runs(held, means.numpy(), row, np.float32(scale), out.numpy())
+    bits = words.numpy().view(np.uint32)
+    add_runs(bits, means.numpy(), row, np.float32(scale), out.numpy())
 
 
 def add_all_signs(words: Tensor, units: Sequence[float], out: Tensor) -> None:
-    for held, unit in zip(words, units, strict=True):
-        add_signs(held, unit, -unit, out)
+    for frame, unit in zip(words, units, strict=True):
+        add_signs(frame, unit, -unit, out)
 
 
 def add_all_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
-    for held, own in zip(words, means, strict=True):
-        add_row_signs(held, own, row, scale, out)
+    for frame, own in zip(words, means, strict=True):
+        add_row_signs(frame, own, row, scale, out)
 
 
 @jit
-def pack_tile(part: Bits, held: Words) -> None:
+def pack_tile(part: Bits, words: Words) -> None:
     """Packs the sign bits of a tile."""
-    width = held.size
-    held[:] = 0
+    width = words.size
+    words[:] = 0
     whole = 32 if part.size == 32 * width else 0
     for row in range(0, whole, 4):  # four rows to a write
-        one, two = part[row * width : (row + 1) * width], part[(row + 1) * width :]
-        three, four = part[(row + 2) * width :], part[(row + 3) * width :]
+        first, second = part[row * width : (row + 1) * width], part[(row + 1) * width :]
+        third, fourth = part[(row + 2) * width :], part[(row + 3) * width :]
         place = np.uint32(row)
-        for j in range(one.size):
-            low = np.uint32(one[j]) >> U31 | (np.uint32(two[j]) >> U31) << U1
-            high = np.uint32(three[j]) >> U31 | (np.uint32(four[j]) >> U31) << U1
-            held[j] |= np.uint32((low | high << U2) << place)
+        for j in range(first.size):
+            low = np.uint32(first[j]) >> U31 | (np.uint32(second[j]) >> U31) << U1
+            high = np.uint32(third[j]) >> U31 | (np.uint32(fourth[j]) >> U31) << U1
+            words[j] |= np.uint32((low | high << U2) << place)
     for row in range(whole, 32):
         entries = part[row * width : (row + 1) * width]
         for j in range(entries.size):
-            held[j] |= np.uint32((np.uint32(entries[j]) >> U31) << np.uint32(row))
+            words[j] |= np.uint32((np.uint32(entries[j]) >> U31) << np.uint32(row))
 
 
 @jit
@@ -113,12 +113,12 @@ def ones(words: Words) -> np.int64:
 @jit
 def pack_bits(bits: Bits, words: Words) -> np.int32:
     """Packs the sign bits of float32 as int32 numbers; returns the largest magnitude's bits."""
-    most = np.int32(0)
+    largest = np.int32(0)
     for start in range(0, bits.size, TILE):
         part = bits[start : start + TILE]
         pack_tile(part, words[start // 32 : start // 32 + (part.size + 31) // 32])
-        most = max(most, most_bits(part))
-    return most
+        largest = max(largest, most_bits(part))
+    return largest
 
 
 @jit_sum
@@ -147,9 +147,9 @@ def add_pack_total(
         part = values[start : start + TILE]
         if add:
             add_up(part, added[start : start + TILE])
-        held = words[start // 32 : start // 32 + (part.size + 31) // 32]
-        pack_tile(part.view(np.int32), held)
-        negative += ones(held)
+        tile_words = words[start // 32 : start // 32 + (part.size + 31) // 32]
+        pack_tile(part.view(np.int32), tile_words)
+        negative += ones(tile_words)
         sums = sums_of(part)
         total += sums[0]
         size += sums[1]
@@ -164,12 +164,12 @@ def add_either(words: Words, positive: float, negative: float, out: Floats) -> N
     for start in range(0, out.size, TILE):
         part = out[start : start + TILE]
         width = (part.size + 31) // 32
-        held = words[start // 32 : start // 32 + width]
+        tile_words = words[start // 32 : start // 32 + width]
         for row in range(32):
             target = part[row * width : (row + 1) * width]
             mask = np.uint32(1 << row)
             for j in range(target.size):
-                target[j] += minus if (held[j] & mask) != 0 else plus
+                target[j] += minus if (tile_words[j] & mask) != 0 else plus
 
 
 @jit
@@ -196,8 +196,8 @@ def add_pack_runs(
             # it is still in the cache.
             while end - packed >= TILE or end == values.size > packed:
                 last = min(packed + TILE, end)
-                held = words[packed // 32 : (last + 31) // 32]
-                pack_tile(values[packed:last].view(np.int32), held)
+                tile_words = words[packed // 32 : (last + 31) // 32]
+                pack_tile(values[packed:last].view(np.int32), tile_words)
                 packed = last
         means[2 * number] = (total + size) / 2 / max(stop - number * row - negative, 1)
         means[2 * number + 1] = (total - size) / 2 / max(negative, 1)
@@ -218,7 +218,7 @@ def add_runs(words: Words, means: Floats, row: int, scale: np.float32, out: Floa
     for start in range(0, out.size, TILE):
         part = out[start : start + TILE]
         width = (part.size + 31) // 32
-        held = words[start // 32 : start // 32 + width]
+        tile_words = words[start // 32 : start // 32 + width]
         for bit in range(32):
             place, stop = min(bit * width, part.size), min((bit + 1) * width, part.size)
             mask, j = np.uint32(1 << bit), 0
@@ -226,7 +226,7 @@ def add_runs(words: Words, means: Floats, row: int, scale: np.float32, out: Floa
                 number = (start + place) // row
                 end = min(stop, (number + 1) * row - start)
                 plus, minus = scale * means[2 * number], scale * means[2 * number + 1]
-                target, column = part[place:end], held[j : j + end - place]
+                target, column = part[place:end], tile_words[j : j + end - place]
                 for i in range(target.size):
                     target[i] += minus if (column[i] & mask) != 0 else plus
                 j += end - place

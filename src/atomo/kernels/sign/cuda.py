@@ -46,9 +46,9 @@ def packed(values: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
     """
     words = torch.empty(word_count(len(values)), dtype=torch.int32, device=values.device)
     parts = values.new_empty((len(values) + TILE - 1) // TILE, 4, dtype=torch.float64)
-    other = values if added is None else added
+    addend = values if added is None else added
     for first, tiles, width in launches(len(values)):
-        arguments = values, other, words, parts, first, len(values), width
+        arguments = values, addend, words, parts, first, len(values), width
         constants = {"ADD": added is not None, "WHOLE": first == 0 and tiles * TILE <= len(values)}
         pack_tiles[(tiles,)](*arguments, **constants, WIDTH=WIDTH, **EXACT)
     return words, parts
@@ -58,9 +58,9 @@ def launches(entries: int) -> list[tuple[int, int, int]]:
     """Yields the first tile, the number of tiles and the width of their rows: whole tiles, and a
     last one.
     """
-    whole, rest = divmod(entries, TILE)
-    every = [(0, whole, WIDTH), (whole, min(rest, 1), (rest + 31) // 32)]
-    return [launch for launch in every if launch[1]]
+    whole, remainder = divmod(entries, TILE)
+    candidates = [(0, whole, WIDTH), (whole, min(remainder, 1), (remainder + 31) // 32)]
+    return [launch for launch in candidates if launch[1]]
 
 
 @device_code
@@ -98,14 +98,14 @@ def pack_tiles(
         tl.store(values + places, entry, mask=inside)
     # The sign of row i at bit i: columns of different bits add up to their words without carries.
     signs = entry.to(tl.int32, bitcast=True).to(tl.uint32, bitcast=True) >> 31
-    held = tl.sum(signs << rows.to(tl.uint32), 0).to(tl.int32, bitcast=True)
+    sign_words = tl.sum(signs << rows.to(tl.uint32), 0).to(tl.int32, bitcast=True)
     column = tl.arange(0, WIDTH)
-    tl.store(words + tile * WIDTH + column, held, mask=column < width)
+    tl.store(words + tile * WIDTH + column, sign_words, mask=column < width)
     wide = entry.to(tl.float64)
     magnitudes = tl.abs(entry).to(tl.int32, bitcast=True)  # whose order NaN has a place in
-    most = tl.max(tl.max(magnitudes, 1), 0).to(tl.float32, bitcast=True)
+    peak = tl.max(tl.max(magnitudes, 1), 0).to(tl.float32, bitcast=True)
     # A program's own row of sums, which the host adds up: atomic sums would have no fixed order.
-    tl.store(parts + 4 * tile, most.to(tl.float64))
+    tl.store(parts + 4 * tile, peak.to(tl.float64))
     tl.store(parts + 4 * tile + 1, tl.sum(tl.sum(wide, 1), 0))
     tl.store(parts + 4 * tile + 2, tl.sum(tl.sum(tl.abs(wide), 1), 0))
     tl.store(parts + 4 * tile + 3, tl.sum(tl.sum(signs.to(tl.int32), 1), 0).to(tl.float64))
@@ -157,17 +157,17 @@ def add_tiles(
     rows = tl.arange(0, 32)[:, None]
     places, inside = places_of(tile, entries, width, WHOLE, WIDTH)
     column = tl.arange(0, WIDTH)
-    held_at = words + tile * WIDTH + column
+    word_at = words + tile * WIDTH + column
     entry = tl.load(out + places, mask=inside, other=0.0)
     for _ in range(frames):
-        held = tl.load(held_at, mask=column < width, other=0)
-        negative = (held[None, :] >> rows) & 1
+        word = tl.load(word_at, mask=column < width, other=0)
+        negative = (word[None, :] >> rows) & 1
         if ONE:
             mean = tl.where(negative == 1, tl.load(means + 1), tl.load(means))
         else:
             mean = tl.load(means + 2 * (places // row) + negative, mask=inside, other=0.0)
         entry += mean
-        held_at += stride
+        word_at += stride
         means += runs
     tl.store(out + places, entry, mask=inside)
 
@@ -218,7 +218,7 @@ def sum_runs(
         total += wide
         size += tl.abs(wide)
         negative += (entry.to(tl.int32, bitcast=True) >> 31) & 1
-    known = number < count
-    tl.store(parts + 3 * number, tl.sum(total, 1), mask=known)
-    tl.store(parts + 3 * number + 1, tl.sum(size, 1), mask=known)
-    tl.store(parts + 3 * number + 2, tl.sum(negative, 1).to(tl.float64), mask=known)
+    inside = number < count
+    tl.store(parts + 3 * number, tl.sum(total, 1), mask=inside)
+    tl.store(parts + 3 * number + 1, tl.sum(size, 1), mask=inside)
+    tl.store(parts + 3 * number + 2, tl.sum(negative, 1).to(tl.float64), mask=inside)

@@ -21,10 +21,10 @@ __all__ = [
 def pack_signs(values: Tensor) -> tuple[Tensor, float]:
     bits = torch.signbit(values).to(torch.int64)
     whole = len(values) // TILE * TILE
-    rest = (len(values) - whole + 31) // 32
-    last = torch.nn.functional.pad(bits[whole:], (0, 32 * rest - (len(values) - whole)))
+    width = (len(values) - whole + 31) // 32
+    last = torch.nn.functional.pad(bits[whole:], (0, 32 * width - (len(values) - whole)))
     places = torch.arange(32, device=values.device)[:, None]
-    parts = [bits[:whole].view(-1, 32, WIDTH), last.view(-1, 32, rest) if rest else bits[:0]]
+    parts = [bits[:whole].view(-1, 32, WIDTH), last.view(-1, 32, width) if width else bits[:0]]
     words = [(part << places).sum(1).flatten() for part in parts if part.numel()]
     joined = torch.cat(words)
     return torch.where(joined >= 2**31, joined - 2**32, joined).int(), float(values.abs().max())
@@ -71,10 +71,10 @@ def add_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Ten
 
 
 def add_all_signs(words: Tensor, units: Sequence[float], out: Tensor) -> None:
-    for held, unit in zip(words, units, strict=True):
-        add_signs(held, unit, -unit, out)
+    for frame, unit in zip(words, units, strict=True):
+        add_signs(frame, unit, -unit, out)
 
 
 def add_all_row_signs(words: Tensor, means: Tensor, row: int, scale: float, out: Tensor) -> None:
-    for held, own in zip(words, means, strict=True):
-        add_row_signs(held, own, row, scale, out)
+    for frame, own in zip(words, means, strict=True):
+        add_row_signs(frame, own, row, scale, out)

@@ -13,7 +13,7 @@ __all__ = ["BLANK", "Alphabet"]
 
 BLANK: Final = 0
 MOST: Final = 8000  # characters, which the manifest of a checkpoint has room for
-UNKNOWN: Final = "\ufffd"  # what a reference has in place of a character that training has not
+UNKNOWN: Final = "\ufffd"  # stands in a reference for a character that training has not
 
 
 @final
@@ -30,7 +30,7 @@ class Alphabet:
     def __init__(self, characters: str) -> None:
         self.characters = characters
         self._signs = f" {characters}{UNKNOWN}"  # by number
-        self._numbers = {one: number for number, one in enumerate(characters, 1)}
+        self._numbers = {character: number for number, character in enumerate(characters, 1)}
         if len(self._numbers) < len(characters) or not 1 <= len(characters) <= MOST:
             raise ConfigError(
                 f"an alphabet of {len(characters)} characters, {len(self._numbers)} of them "
@@ -48,7 +48,7 @@ class Alphabet:
 
     def numbers(self, text: str) -> Int64[Tensor, " n"]:
         """Returns a text as numbers; one above all others is for characters that are not there."""
-        return torch.tensor([self._numbers.get(one, len(self) + 1) for one in text])
+        return torch.tensor([self._numbers.get(character, len(self) + 1) for character in text])
 
     def text(self, numbers: Iterable[int]) -> str:
         """Returns the text of some numbers, without blanks."""

@@ -22,7 +22,7 @@ from atomo.workloads.lines import line_error, quoted, read_lines
 
 __all__ = ["FRAMES", "GENDERS", "Clips", "features", "read_clips"]
 
-FRAMES: Final = 100  # about a second; what comes later is not read, what is missing is zero
+FRAMES: Final = 100  # about a second; later frames are not read, missing frames are zero
 GENDERS: Final = ("f", "m")
 
 
@@ -44,22 +44,24 @@ def read_clips(folder: Path) -> Clips:
     """
     prompts = read_prompts(folder)
     genders = read_genders(folder / "genders.txt")
-    for one in prompts:
-        if one.speaker not in genders:
-            told = f"{quoted(one.path.stem)} is no SPEAKER_NUMBER of a speaker in genders.txt"
-            raise one.wrong(told)
-    return Clips(tuple(one.path for one in prompts), tuple(genders[one.speaker] for one in prompts))
+    for entry in prompts:
+        if entry.speaker not in genders:
+            reason = f"{quoted(entry.path.stem)} is no SPEAKER_NUMBER of a speaker in genders.txt"
+            raise entry.wrong(reason)
+    return Clips(
+        tuple(entry.path for entry in prompts), tuple(genders[entry.speaker] for entry in prompts)
+    )
 
 
 def read_genders(path: Path) -> dict[str, int]:
     """Returns the gender of each speaker."""
-    found: dict[str, int] = {}
+    genders: dict[str, int] = {}
     for number, line in enumerate(read_lines(path), 1):
         parts = line.split()
         if len(parts) != 2 or parts[1].lower() not in GENDERS:
             raise line_error(path, number, f"{quoted(line)}; expected SPEAKER and one of f, m")
-        found[parts[0]] = GENDERS.index(parts[1].lower())
-    return found
+        genders[parts[0]] = GENDERS.index(parts[1].lower())
+    return genders
 
 
 def features(path: Path) -> Float[Tensor, "13 100"]:
@@ -69,5 +71,5 @@ def features(path: Path) -> Float[Tensor, "13 100"]:
         DataError: it is not a recording of one channel, 16 bits and 16 000 samples a second, or
             shorter than one frame.
     """
-    found = coefficients(path, WINDOW + (FRAMES - 1) * HOP)
-    return torch.nn.functional.pad(found, (0, FRAMES - found.shape[1]))
+    frames = coefficients(path, WINDOW + (FRAMES - 1) * HOP)
+    return torch.nn.functional.pad(frames, (0, FRAMES - frames.shape[1]))

@@ -30,7 +30,7 @@ def frames_needed(numbers: Int64[Tensor, " n"]) -> int:
 def silence_after_end(
     scores: Float[Tensor, "b t k"], inside: Bool[Tensor, "b t"]
 ) -> Float[Tensor, "b t k"]:
-    """Logarithms of probabilities, whose frames that are not `inside` say blank."""
+    """Returns log-probabilities in which every frame outside `inside` is a certain blank."""
     silence = torch.full_like(scores[0, 0], NEVER)
     silence[BLANK] = 0
     return scores.where(inside[:, :, None], silence)
@@ -41,10 +41,10 @@ def decode_greedy(scores: Float[Tensor, "b t k"]) -> Int64[Tensor, "b t"]:
     by zeros.
     """
     best = scores.argmax(2)
-    said = best != BLANK
-    said[:, 1:] &= best[:, 1:] != best[:, :-1]
-    # What is not said goes to one place more, which is cut off.
-    places = torch.where(said, said.cumsum(1) - 1, best.shape[1])
+    emitted = best != BLANK
+    emitted[:, 1:] &= best[:, 1:] != best[:, :-1]
+    # Blanks and repeats go to an extra last place, which is cut off.
+    places = torch.where(emitted, emitted.cumsum(1) - 1, best.shape[1])
     texts = best.new_zeros(len(best), best.shape[1] + 1).scatter_(1, places, best)
     return texts[:, :-1]
 
@@ -60,23 +60,23 @@ class CTC(Objective):
     def loss(
         self, outputs: Float[Tensor, "b t k"], targets: Int64[Tensor, "b n"]
     ) -> Float[Tensor, ""]:
-        """Computes the loss in float32, whatever the network computes in.
+        """Computes the loss in float32, in any precision of the network.
 
         Args:
             outputs: logarithms of probabilities, as `silence_after_end` returns them.
             targets: texts, followed by zeros. Numbers that the outputs do not have are left out.
         """
-        known = (targets != BLANK) & (targets < outputs.shape[2])
+        spelled = (targets != BLANK) & (targets < outputs.shape[2])
         frames = torch.full((len(outputs),), outputs.shape[1])
         scores = outputs.float().transpose(0, 1)
-        return ctc_loss(scores, targets[known], frames, known.sum(1).cpu(), BLANK)
+        return ctc_loss(scores, targets[spelled], frames, spelled.sum(1).cpu(), BLANK)
 
     def right(self, outputs: Float[Tensor, "b t k"], targets: Int64[Tensor, "b n"]) -> Tensor:
         """Texts that greedy reading has without an error."""
         texts = decode_greedy(outputs)
         width = max(texts.shape[1], targets.shape[1])
-        one, other = (
+        decoded, expected = (
             torch.nn.functional.pad(numbers, (0, width - numbers.shape[1]))
             for numbers in (texts, targets)
         )
-        return (one == other).all(1).sum()
+        return (decoded == expected).all(1).sum()

@@ -26,9 +26,9 @@ def frames_after(frames: int, stride: int) -> int:
 
 @final
 class FrameBiLSTM(Module):
-    """Logarithms of probabilities of characters, each frame's, blank first.
+    """A BiLSTM that computes log-probabilities of characters for each frame, blank first.
 
-    What a sample is padded with is seen nowhere: its scores are those that it has alone.
+    The padding of a sample has no effect: its scores do not depend on the batch.
     """
 
     def __init__(self, coefficients: int, hidden: int, stride: int, characters: int) -> None:

@@ -20,7 +20,7 @@ HOP: Final = 160  # samples between the beginnings of two frames
 BINS: Final = 512  # points of the Fourier transform
 MELS: Final = 40
 COEFFICIENTS: Final = 13
-FLOOR: Final = 1e-10  # of a power, whose logarithm is taken
+FLOOR: Final = 1e-10  # of a power, before the logarithm
 
 
 def mfcc(samples: Float[Tensor, " n"]) -> Float[Tensor, "c t"]:

@@ -24,9 +24,9 @@ class Prompt:
     line: int
     """Line of `source`, counted from 1."""
 
-    def wrong(self, what: str) -> DataError:
+    def wrong(self, reason: str) -> DataError:
         """Returns the error for this line."""
-        return line_error(self.source, self.line, what)
+        return line_error(self.source, self.line, reason)
 
 
 def read_prompts(folder: Path) -> list[Prompt]:
@@ -41,10 +41,10 @@ def read_prompts(folder: Path) -> list[Prompt]:
             f"and {folder.name}/waves/SPEAKER/SPEAKER_NUMBER.wav"
         )
     source = folder / "prompts.txt"
-    found = [prompt(folder, source, n, line) for n, line in enumerate(read_lines(source), 1)]
-    if not found:
+    prompts = [prompt(folder, source, n, line) for n, line in enumerate(read_lines(source), 1)]
+    if not prompts:
         raise DataError(f"{source} is empty; it must name a recording a line")
-    return found
+    return prompts
 
 
 def prompt(folder: Path, source: Path, number: int, line: str) -> Prompt:

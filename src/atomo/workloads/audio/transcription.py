@@ -44,7 +44,7 @@ class SpokenSamples(Samples):
             stride: frames that the network makes one of.
         """
         self._prompts, self._seconds, self._stride = prompts, seconds, stride
-        self._texts = [alphabet.numbers(one.text) for one in prompts]
+        self._texts = [alphabet.numbers(entry.text) for entry in prompts]
         self._kept: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class SpokenSamples(Samples):
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
         """Coefficients over time, padded to the longest; how many frames each has; the texts."""
         frames = [self._frames(index) for index in indices.tolist()]
-        lengths = torch.tensor([len(one) for one in frames])
+        lengths = torch.tensor([len(recording) for recording in frames])
         padded = pad_sequence(frames, batch_first=True).transpose(1, 2)
         texts = [self._texts[index] for index in indices.tolist()]
         return Batch((padded, lengths), pad_sequence(texts, batch_first=True))
@@ -67,16 +67,16 @@ class SpokenSamples(Samples):
         """Returns the frames of a recording, each coefficient of mean 0 and deviation 1
         over time.
         """
-        found = coefficients(prompt.path, self._seconds * RATE, whole=True).T
-        frames, needed = frames_after(len(found), self._stride), frames_needed(text)
+        features = coefficients(prompt.path, self._seconds * RATE, whole=True).T
+        frames, needed = frames_after(len(features), self._stride), frames_needed(text)
         if frames < needed:
             raise DataError(
                 f"{prompt.path}: {frames} frames cannot say the {len(text)} characters of its "
                 f"prompt, which need {needed}; it may be cut off, else give a lower stride than "
                 f"{self._stride}"
             )
-        deviation = found.std(0, correction=0).clamp_min(FLAT)
-        return (found - found.mean(0)) / deviation
+        deviation = features.std(0, correction=0).clamp_min(FLAT)
+        return (features - features.mean(0)) / deviation
 
 
 @final
@@ -100,17 +100,17 @@ class Transcription(Task):
     dataset: ClassVar[str] = CORPUS
 
     def __post_init__(self) -> None:
-        for name, most in (("hidden", 4096), ("stride", 16), ("seconds", 3600)):
-            if not 1 <= getattr(self, name) <= most:
-                given = getattr(self, name)
-                raise ConfigError(f"transcription: {name} must be 1 to {most}, got {given}")
+        for name, largest in (("hidden", 4096), ("stride", 16), ("seconds", 3600)):
+            if not 1 <= getattr(self, name) <= largest:
+                value = getattr(self, name)
+                raise ConfigError(f"transcription: {name} must be 1 to {largest}, got {value}")
 
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
         require_jiwer()
         root = data_dir / self.dataset_named(dataset).lower()
         train, test = (prompts_with_text(root / split) for split in ("train", "test"))
-        alphabet = Alphabet(self.alphabet or Alphabet.of(one.text for one in train).characters)
+        alphabet = Alphabet(self.alphabet or Alphabet.of(entry.text for entry in train).characters)
         return Workload(
             SpokenSamples(train, alphabet, self.seconds, self.stride),
             SpokenSamples(test, alphabet, self.seconds, self.stride),
@@ -129,7 +129,7 @@ class Transcription(Task):
 def prompts_with_text(folder: Path) -> list[Prompt]:
     """Returns the prompts of a split, all of which have a text."""
     prompts = read_prompts(folder)
-    for one in prompts:
-        if not one.text:
-            raise one.wrong(f"{one.path.stem} has no text; what is said must follow")
+    for entry in prompts:
+        if not entry.text:
+            raise entry.wrong(f"{entry.path.stem} has no text; the spoken text must follow")
     return prompts

@@ -16,36 +16,36 @@ from atomo.workloads.audio.mfcc import RATE, WINDOW, mfcc
 
 __all__ = ["coefficients"]
 
-# As Python's reader says it of chunks whose sizes lie.
+# The errors of Python's reader for chunks with wrong sizes.
 UNREADABLE: Final = (wave.Error, EOFError, RuntimeError, ValueError, OverflowError, struct.error)
 
 
-def coefficients(path: Path, most: int, whole: bool = False) -> Float[Tensor, "13 t"]:
+def coefficients(path: Path, limit: int, whole: bool = False) -> Float[Tensor, "13 t"]:
     """Returns the coefficients of all frames of a recording's first samples.
 
     Args:
         path: the file.
-        most: samples that are read.
+        limit: samples that are read.
         whole: refuse a longer recording.
 
     Raises:
         DataError: it is not a recording of one channel, 16 bits and 16 000 samples a second,
             shorter than one frame, or longer than it may be.
     """
-    samples = read_wave(path, most + whole)
+    samples = read_wave(path, limit + whole)
     if len(samples) < WINDOW:
         raise DataError(f"{path} has {len(samples)} samples; at least {WINDOW}, which is 25 ms")
-    if len(samples) > most:
-        raise DataError(f"{path} has more than {most} samples, which is {most / RATE:g} s")
+    if len(samples) > limit:
+        raise DataError(f"{path} has more than {limit} samples, which is {limit / RATE:g} s")
     return mfcc(samples)
 
 
-def read_wave(path: Path, most: int) -> Float[Tensor, " n"]:
+def read_wave(path: Path, limit: int) -> Float[Tensor, " n"]:
     """Returns the first samples of a recording, from -1 to 1."""
     try:
         with open_plain(path, linked=True) as file, wave.open(file) as sound:
             kind = sound.getnchannels(), 8 * sound.getsampwidth(), sound.getframerate()
-            data = sound.readframes(most) if kind == (1, 16, RATE) else b""
+            data = sound.readframes(limit) if kind == (1, 16, RATE) else b""
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except UNREADABLE as error:

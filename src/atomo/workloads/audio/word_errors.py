@@ -51,9 +51,9 @@ class WordErrors(Scorer):
     def values(self) -> Mapping[str, float]:
         from jiwer import cer, wer  # an extra
 
-        said, read = self._references, self._texts
-        loss = self._loss / len(said)
-        return {WER.key: wer(said, read), CER.key: cer(said, read), LOSS.key: loss}
+        references, read = self._references, self._texts
+        loss = self._loss / len(references)
+        return {WER.key: wer(references, read), CER.key: cer(references, read), LOSS.key: loss}
 
     def _read(self, numbers: Int64[Tensor, "b n"]) -> list[str]:
         return [self._alphabet.text(row) for row in numbers.tolist()]

@@ -34,11 +34,11 @@ def load_dataset(name: str, data_dir: Path, image_size: int | None = None) -> Da
 
     Args:
         name: a key of `DATASETS`, in any case, with or without `-` and `_`.
-        data_dir: the folder that holds the data sets; `docs/data.md` draws what each one expects.
+        data_dir: the folder that holds the data sets; `docs/data.md` draws the expected files.
         image_size: pixels a side, for data sets of images of any size (ImageNet, Folder).
 
     Raises:
         ConfigError: no data set has this name, or it does not come in this image size.
-        DataError: it is not in `data_dir`, or what is there is damaged.
+        DataError: the data set is not in `data_dir`, or is damaged.
     """
     return DATASETS[resolve("data set", name, DATASETS)].load(data_dir, image_size)

@@ -1,4 +1,4 @@
-"""Splits of images in one size: a whole batch is augmented and normalised at once."""
+"""Splits of images in one size: a whole batch is augmented and normalised together."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Normalisation:
 
 
 @lru_cache
-def constants(how: Normalisation, where: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def constants(how: Normalisation, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the scale and the offset of pixels, put on a device once."""
     mean, std = (torch.tensor(v)[:, None, None] for v in (how.mean, how.std))
-    return (1 / (255 * std)).to(where), (mean / std).to(where)
+    return (1 / (255 * std)).to(device), (mean / std).to(device)
 
 
 @final
@@ -57,12 +57,12 @@ class CropFlip:
         device.
         """
         b, c, h, w = images.shape
-        where = images.device
-        u = uniforms(seed, indices.to(where), 3)
+        device = images.device
+        u = uniforms(seed, indices.to(device), 3)
         top, left = ((u[:, :2] * (2 * self.padding + 1)).long()).unbind(1)
         mirrored = (u[:, 2:] < 0.5) & self.flip
-        across = torch.arange(w, device=where)
-        rows = top[:, None] + torch.arange(h, device=where)
+        across = torch.arange(w, device=device)
+        rows = top[:, None] + torch.arange(h, device=device)
         columns = left[:, None] + torch.where(mirrored, across.flip(0), across)
         padded = torch.nn.functional.pad(images, [self.padding] * 4)
         # One gather crops and mirrors; it is twice as fast as indexing with four tensors.
@@ -74,7 +74,7 @@ class CropFlip:
 @final
 @dataclass(frozen=True, eq=False)
 class ArraySplit(Split):
-    """Images of one size, from memory or from whatever `read` takes them from."""
+    """Images of one size, from memory or from the source of `read`."""
 
     read: Read
     """Gives the images at some indices."""

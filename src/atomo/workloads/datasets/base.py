@@ -1,8 +1,8 @@
 """The contract of a data set: two splits of images that can be read in any order.
 
-A split keeps no position and draws no random numbers of its own: whoever trains chooses the
+A split keeps no position and draws no random numbers of its own: the training loop chooses the
 indices of each batch, and the augmentation of an image depends on the seed and on its index alone.
-So it does not matter how a batch is divided between workers, nor what was asked for before.
+So a batch depends neither on how workers divide it, nor on earlier batches.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Split(ABC):
 
         Args:
             indices: at least one, each in [0, len(self)), in any order; repeats are allowed.
-            seed: augments each image as a pure function of this seed and the image's index. Where
-                every epoch shall augment anew, pass `epoch_seed(run_seed, epoch)`. None: as the
-                images are, which is what evaluation wants. A split without augmentation (every
+            seed: augments each image as a pure function of this seed and the image's index. To
+                augment anew in every epoch, pass `epoch_seed(run_seed, epoch)`. None: no
+                augmentation, for evaluation. A split without augmentation (every
                 test split, and all of MNIST and Digits) ignores it.
 
         Raises:
@@ -47,8 +47,8 @@ class Split(ABC):
         """
 
     def on(self, device: torch.device) -> Split:
-        """Returns a split of the same images whose batches are made on a device, where they fit
-        there; else itself. Indices may then lie there too.
+        """Returns a split of the same images that makes its batches on a device, if the images fit
+        there; else `self`. Its indices may be on that device too.
         """
         del device
         return self

@@ -26,7 +26,7 @@ PIECE: Final = 2**24  # bytes that are read at a time
 
 
 def read_idx(path: Path, dimensions: int) -> UInt8[Tensor, "..."]:
-    """Reads a file of unsigned bytes; one whose name ends in `.gz` is unpacked first.
+    """Reads a file of unsigned bytes; a file with a name that ends in `.gz` is decompressed.
 
     Raises:
         DataError: it cannot be read, is cut short, or is not such a file.
@@ -55,17 +55,17 @@ def read_bytes(path: Path, start: int) -> bytearray:
         with open_plain(path, linked=True) as plain, unpacked(path, plain) as file:
             content = bytearray(file.read(start))
             if len(content) == start:
-                left = 1 + math.prod(struct.unpack(f">{(start - 4) // 4}I", content[4:start]))
-                while left <= memory_bytes() and (piece := file.read(min(left, PIECE))):
+                remaining = 1 + math.prod(struct.unpack(f">{(start - 4) // 4}I", content[4:start]))
+                while remaining <= memory_bytes() and (piece := file.read(min(remaining, PIECE))):
                     content += piece
-                    left -= len(piece)
+                    remaining -= len(piece)
             return content
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}") from error
 
 
 def unpacked(path: Path, file: BinaryIO) -> AbstractContextManager[BinaryIO]:
-    """Returns the file, or what it holds where it is compressed."""
+    """Returns the file, decompressed if its name ends in `.gz`."""
     if path.suffix != ".gz":
         return nullcontext(file)
     return cast("BinaryIO", gzip.open(file))

@@ -66,8 +66,8 @@ def check(
 
 def fetch(data_dir: Path) -> None:
     """Downloads the four files to `data_dir`/MNIST/raw, from the first mirror that answers."""
-    *others, last = original("MNIST").mirrors
-    for mirror in others:
+    *earlier, last = original("MNIST").mirrors
+    for mirror in earlier:
         try:
             return fetch_from(mirror, data_dir / "MNIST" / "raw")
         except URLError:

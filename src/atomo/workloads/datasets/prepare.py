@@ -16,10 +16,10 @@ Report = Callable[[str], None]
 
 
 def prepare(names: Sequence[str], data_dir: Path, report: Report) -> None:
-    """Sees to it that `load_dataset` will find each of these data sets in `data_dir`.
+    """Prepares these data sets in `data_dir` for `load_dataset`.
 
-    One that is there and sound is left alone. One whose archives are there is unpacked (ImageNet);
-    one that cannot be downloaded has to be put there by hand.
+    A data set that is there and sound is left alone. If its archives are there they are unpacked
+    (ImageNet). A data set that cannot be downloaded has to be put there by hand.
 
     Args:
         names: keys of `DATASETS`, in any case, with or without `-` and `_`.
@@ -29,14 +29,14 @@ def prepare(names: Sequence[str], data_dir: Path, report: Report) -> None:
     Raises:
         ConfigError: a name is unknown, and nothing has been fetched; or a data set that cannot be
             downloaded is not there, and all others are.
-        DataError: there is no network, or what arrived or lies there is damaged.
+        DataError: there is no network, or a downloaded or present file is damaged.
     """
     by_hand: list[str] = []
     for name in [resolve("data set", name, DATASETS) for name in names]:
         try:
             prepare_one(DATASETS[name], data_dir, report)
         except DatasetMissing as problem:
-            if DATASETS[name].fetch:  # what was downloaded is not it
+            if DATASETS[name].fetch:  # the download is not the data set
                 raise
             by_hand.append(f"{name} cannot be downloaded. {problem}")
     if by_hand:
@@ -69,7 +69,7 @@ def prepare_one(source: DatasetSource, data_dir: Path, report: Report) -> None:
 def fetch(
     source: DatasetSource, download: Callable[[Path], None], data_dir: Path, problem: DataError
 ) -> None:
-    """Downloads a data set, and says what to do if that fails."""
+    """Downloads a data set; the error of a failure says how to get it by hand."""
     try:
         download(data_dir)
     except HTTPError as error:

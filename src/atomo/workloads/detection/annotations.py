@@ -17,7 +17,7 @@ from atomo.workloads.detection.outlines import Outline, read_outline
 __all__ = ["Annotations", "Instance", "Picture", "read_annotations"]
 
 BOX: Final = "[left, top, width, height], in pixels, width and height 0 or more"
-SIDE: Final = 65_500  # pixels: what a JPEG can have
+SIDE: Final = 65_500  # pixels: the largest side of a JPEG
 KINDS: Final = {"images": "image", "annotations": "annotation", "categories": "category"}
 
 
@@ -32,7 +32,7 @@ class Instance:
     box: tuple[float, ...]
     """Left, top, width, height; pixels."""
     area: float
-    """Square pixels, by which AP tells small objects from large ones."""
+    """The area in square pixels, which divides objects into small and large for AP."""
     crowd: bool
     """True if it stands for several, of which a detector need not find each."""
     outline: Outline | None
@@ -41,7 +41,7 @@ class Instance:
 @final
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One image, and what is on it."""
+    """An image and its objects."""
 
     id: int
     file: str
@@ -64,8 +64,8 @@ class Annotations:
     @property
     def unoutlined(self) -> Instance | None:
         """The first object that is a box alone."""
-        found = (one for picture in self.pictures for one in picture.instances)
-        return next((one for one in found if one.outline is None), None)
+        instances = (instance for picture in self.pictures for instance in picture.instances)
+        return next((instance for instance in instances if instance.outline is None), None)
 
 
 def read_annotations(path: Path) -> Annotations:
@@ -73,25 +73,29 @@ def read_annotations(path: Path) -> Annotations:
 
     Raises:
         DataError: it is missing or not in the format; the message names the annotation, image or
-            category by its id, and says what it must be.
+            category by its id, and names the allowed values.
     """
     images, annotations, categories = read_lists(path, KINDS)
-    names = {one.whole("id", most=2**31 - 1): one.text("name") for one in distinct(categories)}
-    sized = {one.whole("id"): one for one in distinct(images)}
+    names = {
+        entry.whole("id", high=2**31 - 1): entry.text("name") for entry in distinct(categories)
+    }
+    sized = {entry.whole("id"): entry for entry in distinct(images)}
     if not names or not sized:
         empty = "categories" if sized else "images"
         raise DataError(f"{path}: the list {empty!r} is empty; there must be one at least")
-    sides = {number: (side(one, "height"), side(one, "width")) for number, one in sized.items()}
-    found: defaultdict[int, list[Instance]] = defaultdict(list)
-    for one in distinct(annotations):
-        picture, category = one.whole("image_id"), one.whole("category_id")
-        for key, value, known in (("image_id", picture, sides), ("category_id", category, names)):
-            if value not in known:
-                raise one.wrong(f"{key} is {value}, of which the file says nothing else; remove it")
-        found[picture].append(read_instance(one, category, *sides[picture]))
+    sides = {
+        number: (side(entry, "height"), side(entry, "width")) for number, entry in sized.items()
+    }
+    instances: defaultdict[int, list[Instance]] = defaultdict(list)
+    for entry in distinct(annotations):
+        picture, category = entry.whole("image_id"), entry.whole("category_id")
+        for key, value, listed in (("image_id", picture, sides), ("category_id", category, names)):
+            if value not in listed:
+                raise entry.wrong(f"{key} is {value}, which the file does not list; remove it")
+        instances[picture].append(read_instance(entry, category, *sides[picture]))
     pictures = (
-        Picture(number, file_of(one), *sides[number], tuple(found[number]))
-        for number, one in sized.items()
+        Picture(number, file_of(entry), *sides[number], tuple(instances[number]))
+        for number, entry in sized.items()
     )
     return Annotations(path, dict(sorted(names.items())), tuple(pictures))
 
@@ -99,10 +103,10 @@ def read_annotations(path: Path) -> Annotations:
 def distinct(entries: Sequence[AnnotationEntry]) -> Iterable[AnnotationEntry]:
     """Returns the same; an id that is there twice is an error."""
     seen: set[int] = set()
-    for one in entries:
-        if one.whole("id") in seen:
-            raise one.wrong("the id is there twice; give each its own")
-        seen.add(one.whole("id"))
+    for entry in entries:
+        if entry.whole("id") in seen:
+            raise entry.wrong("the id is there twice; give each its own")
+        seen.add(entry.whole("id"))
     return entries
 
 

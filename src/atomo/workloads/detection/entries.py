@@ -1,4 +1,4 @@
-"""Lists of objects in a file of JSON, each of which says by its id what is wrong with it."""
+"""Lists of objects in a JSON file; the error for an object names its id."""
 
 import json
 import sys
@@ -30,23 +30,23 @@ class AnnotationEntry:
     place: int
     fields: Mapping[str, Any]
 
-    def wrong(self, what: str) -> DataError:
+    def wrong(self, reason: str) -> DataError:
         """Returns the error for it, which names it by its id or, without one, by its
         place from 1.
         """
-        found = self.fields.get("id")
-        name = found if type(found) is int else f"number {self.place}"
-        return DataError(f"{self.source}, {self.kind} {name}: {what}")
+        number = self.fields.get("id")
+        name = number if type(number) is int else f"number {self.place}"
+        return DataError(f"{self.source}, {self.kind} {name}: {reason}")
 
-    def whole(self, key: str, least: int = 0, most: int = LARGEST) -> int:
+    def whole(self, key: str, low: int = 0, high: int = LARGEST) -> int:
         """Returns a whole number.
 
         Raises:
             DataError: it is missing, none, or out of range.
         """
         value = self.fields.get(key)
-        if type(value) is not int or not least <= value <= most:
-            raise self.wrong(f"{key} is {shown(value)}; must be a whole number, {least} to {most}")
+        if type(value) is not int or not low <= value <= high:
+            raise self.wrong(f"{key} is {shown(value)}; must be a whole number, {low} to {high}")
         return value
 
     def size(self, key: str) -> float:
@@ -60,15 +60,15 @@ class AnnotationEntry:
             raise self.wrong(f"{key} is {shown(value)}; must be a finite number, 0 or more")
         return float(value)
 
-    def numbers(self, key: str, count: int, what: str) -> tuple[float, ...]:
+    def numbers(self, key: str, count: int, expected: str) -> tuple[float, ...]:
         """Returns a list of so many finite numbers.
 
         Raises:
-            DataError: it is something else; the message says `what` it must be.
+            DataError: it is something else; the message names the `expected` value.
         """
         value = self.fields.get(key)
         if not isinstance(value, list) or len(value) != count or not all(map(finite, value)):
-            raise self.wrong(f"{key} is {shown(value)}; must be {what}")
+            raise self.wrong(f"{key} is {shown(value)}; must be {expected}")
         return tuple(map(float, value))
 
     def text(self, key: str) -> str:
@@ -88,7 +88,7 @@ def read_lists(path: Path, kinds: Mapping[str, str]) -> list[list[AnnotationEntr
 
     Args:
         path: of the file.
-        kinds: names of lists, and what one of their objects is called.
+        kinds: names of lists, and the word for an object of each.
 
     Raises:
         DataError: it cannot be read, is no JSON, or has not these lists of objects.
@@ -98,13 +98,13 @@ def read_lists(path: Path, kinds: Mapping[str, str]) -> list[list[AnnotationEntr
 
 
 def entries(path: Path, top: object, name: str, kind: str) -> list[AnnotationEntry]:
-    found = top.get(name) if isinstance(top, dict) else None
-    if not isinstance(found, list):
+    listing = top.get(name) if isinstance(top, dict) else None
+    if not isinstance(listing, list):
         raise DataError(f"{path} has no list {name!r}; COCO's files of instances have one")
-    for place, one in enumerate(found, 1):
-        if not isinstance(one, dict):
-            raise DataError(f"{path}, {kind} number {place}: {shown(one)} is no object of JSON")
-    return [AnnotationEntry(path, kind, place, one) for place, one in enumerate(found, 1)]
+    for place, fields in enumerate(listing, 1):
+        if not isinstance(fields, dict):
+            raise DataError(f"{path}, {kind} number {place}: {shown(fields)} is no object of JSON")
+    return [AnnotationEntry(path, kind, place, fields) for place, fields in enumerate(listing, 1)]
 
 
 def read_json(path: Path) -> object:
@@ -114,17 +114,17 @@ def read_json(path: Path) -> object:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError, MemoryError) as error:  # of its syntax, or of UTF-8
-        told = error if isinstance(error, ValueError) else DEEP
-        raise DataError(f"{path} is no JSON: {told}") from error
+        reason = error if isinstance(error, ValueError) else DEEP
+        raise DataError(f"{path} is no JSON: {reason}") from error
 
 
-def compact(found: dict[str, Any]) -> dict[str, Any]:
+def compact(fields: dict[str, Any]) -> dict[str, Any]:
     """Returns the same object with the corners of its polygons in a quarter of the memory."""
-    outline = found.get("segmentation")
+    outline = fields.get("segmentation")
     if isinstance(outline, list):
-        with suppress(TypeError, OverflowError):  # who looks at the object says what is wrong
-            found["segmentation"] = [array("d", one) for one in outline]
-    return found
+        with suppress(TypeError, OverflowError):  # a later check of the object reports it
+            fields["segmentation"] = [array("d", polygon) for polygon in outline]
+    return fields
 
 
 def finite(value: Any) -> bool:

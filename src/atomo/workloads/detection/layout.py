@@ -33,20 +33,20 @@ def find_split(root: Path, split: str) -> SplitPaths:
         split: `train` or `val`.
 
     Raises:
-        DataError: one of them is not there, or there are several files of annotations.
+        DataError: annotations or images are missing, or there are several files of annotations.
     """
-    found = sorted((root / "annotations").glob(f"{BEGINNING}{split}*.json"))
-    wanted = f"annotations/{BEGINNING}{split}2017.json and its images in {split}2017/"
-    if not found:
-        raise DataError(f"{root} has no annotations of its split {split!r}; expected {wanted}")
-    if len(found) > 1:
+    files = sorted((root / "annotations").glob(f"{BEGINNING}{split}*.json"))
+    expected = f"annotations/{BEGINNING}{split}2017.json and its images in {split}2017/"
+    if not files:
+        raise DataError(f"{root} has no annotations of its split {split!r}; expected {expected}")
+    if len(files) > 1:
         raise DataError(
-            f"{found[0]} and {found[1].name}: two files of the split {split!r}; leave one there"
+            f"{files[0]} and {files[1].name}: two files of the split {split!r}; leave one there"
         )
-    name = found[0].stem.removeprefix(BEGINNING)
+    name = files[0].stem.removeprefix(BEGINNING)
     places = [root / name, root / "images" / name, root / split, root / "images" / split]
     images = next((place for place in places if place.is_dir()), None)
     if images is None:
         tried = ", ".join(str(place.relative_to(root)) for place in places)
-        raise DataError(f"{root} has no folder of the images of {found[0].name}; tried {tried}")
-    return SplitPaths(found[0], images)
+        raise DataError(f"{root} has no folder of the images of {files[0].name}; tried {tried}")
+    return SplitPaths(files[0], images)

@@ -57,7 +57,7 @@ class Detector(Module):
         categories: Int64[Tensor, " n"] | None = None,
         masks: UInt8[Tensor, " m"] | None = None,
     ) -> Float[Tensor, " l"] | Detections:
-        """Returns the losses in training, in the order of their names; else what is seen.
+        """Returns the losses in training, in the order of their names; else the detections.
 
         Args:
             pixels: of all images, one after the other, each of 3 channels.
@@ -68,18 +68,18 @@ class Detector(Module):
             masks: pixels of all of them, 1 where the object is; empty: there are boxes alone.
 
         Raises:
-            DataError: a category is not one that the network was made for, or the network has masks
+            DataError: the network was not made for a category, or the network has masks
                 to learn, and there are none.
         """
         shapes = [(3, *size) for size in sizes.tolist()]
-        images = [one.float() / 255 for one in split_rows(pixels, shapes)]
+        images = [image.float() / 255 for image in split_rows(pixels, shapes)]
         if not self.training:
             return self.seen(images)
         assert counts is not None and boxes is not None and categories is not None  # noqa: PT018
         labels = self.labels(categories)
         split = counts.tolist()
-        both = zip(torch.split(boxes, split), torch.split(labels, split), strict=True)
-        targets = [{"boxes": box, "labels": label} for box, label in both]
+        pairs = zip(torch.split(boxes, split), torch.split(labels, split), strict=True)
+        targets = [{"boxes": box, "labels": label} for box, label in pairs]
         if self.model.roi_heads.has_mask():
             add_masks(targets, masks, sizes)
         losses = self.model(images, targets)
@@ -100,13 +100,13 @@ class Detector(Module):
         """Detects the objects of each image by itself: others in its batch would change
         its edges.
         """
-        found = [self.seen_on(image) for image in images]
-        masks = [one["masks"][:, 0] for one in found if "masks" in one]
+        detections = [self.seen_on(image) for image in images]
+        masks = [objects["masks"][:, 0] for objects in detections if "masks" in objects]
         return Detections(
-            torch.tensor([len(one["boxes"]) for one in found]),
-            torch.cat([one["boxes"] for one in found]),
-            torch.cat([one["scores"] for one in found]),
-            self.category_ids[torch.cat([one["labels"] for one in found]) - 1],
+            torch.tensor([len(objects["boxes"]) for objects in detections]),
+            torch.cat([objects["boxes"] for objects in detections]),
+            torch.cat([objects["scores"] for objects in detections]),
+            self.category_ids[torch.cat([objects["labels"] for objects in detections]) - 1],
             torch.cat(masks) if masks else None,
         )
 
@@ -118,22 +118,24 @@ class Detector(Module):
         scaled, _ = model.transform([image])
         features = model.backbone(scaled.tensors)
         proposals, _ = model.rpn(scaled, features)
-        (found,), _ = model.roi_heads(features, proposals, scaled.image_sizes)
-        boxes = [{"boxes": found["boxes"]}]
+        (objects,), _ = model.roi_heads(features, proposals, scaled.image_sizes)
+        boxes = [{"boxes": objects["boxes"]}]
         size = (image.shape[1], image.shape[2])
         final: Target = model.transform.postprocess(boxes, scaled.image_sizes, [size])[0]
-        return {**found, **final}
+        return {**objects, **final}
 
 
 def split_rows(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
     """Tensors of these shapes, from one that has them in a row."""
     lengths = [torch.Size(shape).numel() for shape in shapes]
-    return [one.view(shape) for one, shape in zip(torch.split(flat, lengths), shapes, strict=True)]
+    return [
+        part.view(shape) for part, shape in zip(torch.split(flat, lengths), shapes, strict=True)
+    ]
 
 
 def add_masks(targets: Sequence[Target], masks: Tensor | None, sizes: Tensor) -> None:
     """Gives each image the masks of its objects."""
-    counts = [len(one["boxes"]) for one in targets]
+    counts = [len(fields["boxes"]) for fields in targets]
     if sum(counts) and (masks is None or not len(masks)):
         raise DataError(
             "the network has masks to learn, and not every object of the annotations has a "

@@ -2,9 +2,9 @@
 
 torchvision's detectors are published with batch norms that are frozen, because the few images of a
 step say little about a distribution. That needs a network that was trained before: with a variance
-of 1 where there is another, activations of drawn weights vanish or burst. So what is trained from
-drawn weights has batch norms that learn (torchvision does the same), or group norms, which do not
-mind how many images there are.
+of 1 where there is another, activations of drawn weights vanish or burst. So a
+network that begins with random weights has trainable batch norms (as in torchvision), or group
+norms, which do not depend on the number of images.
 
 Wu and He, "Group Normalization", ECCV 2018.
 """
@@ -23,7 +23,7 @@ GROUPS: Final = 32
 
 
 def frozen_norm(norm: BatchNorm2d) -> Module:
-    """Returns the same with statistics, scale and shift that stay."""
+    """Returns the norm with constant statistics, scale and shift."""
     from torchvision.ops import FrozenBatchNorm2d  # slow to import
 
     made: Module = FrozenBatchNorm2d(norm.num_features, norm.eps)
@@ -32,7 +32,7 @@ def frozen_norm(norm: BatchNorm2d) -> Module:
 
 
 def group_norm(norm: BatchNorm2d) -> Module:
-    """Statistics of groups of an image's own channels."""
+    """Returns a norm with statistics of groups of an image's own channels."""
     return GroupNorm(math.gcd(GROUPS, norm.num_features), norm.num_features, norm.eps)
 
 
@@ -42,8 +42,10 @@ NORMS: Final[Mapping[str, Callable[[BatchNorm2d], Module]]] = MappingProxyType(
 
 
 def renormalise(model: Any, norm: str) -> None:
-    """Puts these norms in the place of a detector's batch norms; frozen ones only in what reads the
-    image, for the rest (there are some in second versions) begins with drawn weights.
+    """Replaces a detector's batch norms by these norms.
+
+    Frozen norms go only into the backbone: the other layers, which have norms in the second
+    versions of the detectors, begin with random weights.
     """
     place: Module = model.backbone.body if norm == "frozen" else model
     for part in list(place.modules()):

@@ -13,7 +13,7 @@ from atomo.workloads.detection.coco import pycocotools
 __all__ = ["Outline", "Polygons", "Runs", "mask_of", "read_outline"]
 
 FARTHEST: Final = (
-    65_536.0  # pixels from the corner: what is farther is no outline, but takes memory
+    65_536.0  # pixels from the corner: a farther point is no outline, but takes memory
 )
 
 
@@ -40,25 +40,25 @@ class Runs:
 
     def encoded(self, height: int, width: int) -> Any:
         """Returns the same as pycocotools compresses it."""
-        given = {"size": [height, width], "counts": list(self.counts)}
-        return pycocotools("mask").frPyObjects(given, height, width)
+        runs = {"size": [height, width], "counts": list(self.counts)}
+        return pycocotools("mask").frPyObjects(runs, height, width)
 
 
 Outline = Polygons | Runs
 
 
-def read_outline(given: Any, height: int, width: int) -> Outline | None:
+def read_outline(segmentation: Any, height: int, width: int) -> Outline | None:
     """Reads an annotation's `segmentation`; returns None if there is none.
 
     Raises:
         ValueError: it is not an outline in an image of this size; the message continues
             "segmentation ...".
     """
-    match given:
+    match segmentation:
         case None | []:
             return None
         case list():
-            return Polygons(tuple(map(read_polygon, given)))
+            return Polygons(tuple(map(read_polygon, segmentation)))
         case {"counts": counts, "size": size}:
             return read_runs(counts, size, height, width)
     raise ValueError(
@@ -66,10 +66,10 @@ def read_outline(given: Any, height: int, width: int) -> Outline | None:
     )
 
 
-def read_polygon(given: Any) -> "array[float]":
+def read_polygon(numbers: Any) -> "array[float]":
     """Returns the corners of one polygon."""
     try:
-        corners = given if isinstance(given, array) else array("d", given)
+        corners = numbers if isinstance(numbers, array) else array("d", numbers)
     except (TypeError, OverflowError) as error:
         raise ValueError(f"has a polygon that is no list of numbers: {error}") from error
     if len(corners) < 6 or len(corners) % 2:
@@ -88,7 +88,7 @@ def read_runs(counts: Any, size: object, height: int, width: int) -> Runs:
         raise ValueError(f"has runs for [h, w] = {size}, and the image is {[height, width]}")
     if isinstance(counts, str):
         counts = decompress_counts(counts)
-    whole = isinstance(counts, list) and all(type(one) is int and one >= 0 for one in counts)
+    whole = isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts)
     if not whole or sum(counts) != height * width:
         raise ValueError(
             f"has counts that do not add up to {height} x {width}; they must be whole numbers, 0 or"
@@ -120,7 +120,7 @@ def decompress_counts(text: str) -> list[int]:
 
 def mask_of(outline: Outline, height: int, width: int) -> UInt8[np.ndarray, "h w"]:
     """Returns 1 where the object is."""
-    # pycocotools' own `decode` warns of what it does with NumPy 2.
+    # pycocotools' own `decode` raises warnings with NumPy 2.
     counts = decompress_counts(outline.encoded(height, width)["counts"].decode())
     inside = (np.arange(len(counts)) % 2).astype(np.uint8)
     return inside.repeat(counts).reshape(width, height).T

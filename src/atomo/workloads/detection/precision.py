@@ -73,17 +73,19 @@ class Truth:
         """Made once, for all checkpoints."""
         pictures = self.annotations.pictures
         objects = [
-            annotation(place, picture, one)
+            annotation(place, picture, instance)
             for place, picture in enumerate(pictures, 1)
-            for one in picture.instances
+            for instance in picture.instances
         ]
         made = pycocotools("coco").COCO()
         made.dataset = {
             "images": [
-                {"id": place, "height": one.height, "width": one.width}
-                for place, one in enumerate(pictures, 1)
+                {"id": place, "height": instance.height, "width": instance.width}
+                for place, instance in enumerate(pictures, 1)
             ],
-            "annotations": [{"id": number} | one for number, one in enumerate(objects, 1)],
+            "annotations": [
+                {"id": number} | instance for number, instance in enumerate(objects, 1)
+            ],
             "categories": [{"id": number} for number in self.annotations.categories],
         }
         with redirect_stdout(io.StringIO()):  # it tells of its progress
@@ -91,18 +93,18 @@ class Truth:
         return made
 
 
-def annotation(place: int, picture: Picture, one: Instance) -> dict[str, Any]:
+def annotation(place: int, picture: Picture, instance: Instance) -> dict[str, Any]:
     """Returns an object as pycocotools has it."""
-    found = {
+    fields = {
         "image_id": place,
-        "category_id": one.category,
-        "bbox": list(one.box),
-        "area": one.area,
-        "iscrowd": int(one.crowd),
+        "category_id": instance.category,
+        "bbox": list(instance.box),
+        "area": instance.area,
+        "iscrowd": int(instance.crowd),
     }
-    if one.outline is not None:
-        found["segmentation"] = one.outline.encoded(picture.height, picture.width)
-    return found
+    if instance.outline is not None:
+        fields["segmentation"] = instance.outline.encoded(picture.height, picture.width)
+    return fields
 
 
 @final
@@ -128,17 +130,17 @@ class AveragePrecisionScorer(Scorer):
             for place, category, score in rows
         ]
         boxes[:, 2:] -= boxes[:, :2]
-        found = zip(named, boxes.tolist(), strict=True)
-        self._boxes += [one | {"bbox": box} for one, box in found]
+        pairs = zip(named, boxes.tolist(), strict=True)
+        self._boxes += [detection | {"bbox": box} for detection, box in pairs]
         if outputs.masks is not None:
             self._masked = True
             self._masks += self._pasted(named, places, outputs.boxes, outputs.masks)
 
     def values(self) -> Mapping[str, float]:
-        found = precisions("box", self._truth.coco, self._boxes, "bbox")
+        metrics = precisions("box", self._truth.coco, self._boxes, "bbox")
         if self._masked:
-            found |= precisions("mask", self._truth.coco, self._masks, "segm")
-        return found
+            metrics |= precisions("mask", self._truth.coco, self._masks, "segm")
+        return metrics
 
     def _pasted(
         self,
@@ -150,9 +152,10 @@ class AveragePrecisionScorer(Scorer):
         """Returns each mask on its image, in runs of pixels."""
         pictures = self._truth.annotations.pictures
         sizes = [(pictures[place].height, pictures[place].width) for place in places]
-        each = zip(named, boxes, masks, sizes, strict=True)
+        rows = zip(named, boxes, masks, sizes, strict=True)
         return [
-            one | {"segmentation": paste_mask(box, mask, size)} for one, box, mask, size in each
+            detection | {"segmentation": paste_mask(box, mask, size)}
+            for detection, box, mask, size in rows
         ]
 
 
@@ -164,10 +167,12 @@ def paste_mask(box: Float[Tensor, " 4"], mask: Float[Tensor, "s s"], size: tuple
     return pycocotools("mask").encode(np.asfortranarray(whole.cpu().numpy().astype(np.uint8)))
 
 
-def precisions(of: str, truth: Any, found: list[dict[str, Any]], kind: str) -> dict[str, float]:
+def precisions(
+    of: str, truth: Any, detections: list[dict[str, Any]], kind: str
+) -> dict[str, float]:
     """Returns the metrics of some detections; NaN where there is nothing to be found."""
     with redirect_stdout(io.StringIO()):
-        seen = truth.loadRes(found) if found else pycocotools("coco").COCO()
+        seen = truth.loadRes(detections) if detections else pycocotools("coco").COCO()
         counted = pycocotools("cocoeval").COCOeval(truth, seen, kind)
         counted.evaluate()
         counted.accumulate()
@@ -178,5 +183,5 @@ def precisions(of: str, truth: Any, found: list[dict[str, Any]], kind: str) -> d
 
 def mean(values: Any) -> float:
     """Returns the mean; -1 stands for a category that has nothing to be found."""
-    told = values[values > -1]
-    return float(told.mean()) if told.size else math.nan
+    defined = values[values > -1]
+    return float(defined.mean()) if defined.size else math.nan

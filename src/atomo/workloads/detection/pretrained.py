@@ -18,25 +18,25 @@ __all__ = ["backbone_stages", "load_body", "train_last"]
 
 STEM: Final = ("conv1", "bn1")  # of a residual network
 FEATURES: Final = "features."  # before the names of MobileNet's
-COUNTER: Final = "num_batches_tracked"  # of batch norms, which frozen ones have not
+COUNTER: Final = "num_batches_tracked"  # of batch norms; frozen norms have none
 
 
 def load_body(body: Module, path: Path) -> None:
     """Gives the body of a detector's backbone the weights of torchvision's classifier.
 
     Args:
-        body: the classifier without what comes after its last features.
+        body: the classifier without the layers after its last features.
         path: the classifier's state dict as safetensors; its last layers are not read.
 
     Raises:
         ConfigError: a tensor is missing or has another shape; the message names it, and both.
         DataError: the file cannot be read, or holds NaN or infinity.
     """
-    given = {name.removeprefix(FEATURES): tensor for name, tensor in read(path).items()}
+    weights = {name.removeprefix(FEATURES): tensor for name, tensor in read(path).items()}
     with torch.no_grad():
         for name, own in body.state_dict().items():
             if not name.endswith(COUNTER):
-                own.copy_(fitting_tensor(path, name, given.get(name), own))
+                own.copy_(fitting_tensor(path, name, weights.get(name), own))
 
 
 def read(path: Path) -> Mapping[str, Tensor]:
@@ -52,20 +52,20 @@ def read(path: Path) -> Mapping[str, Tensor]:
         ) from error
 
 
-def fitting_tensor(path: Path, name: str, found: Tensor | None, own: Tensor) -> Tensor:
-    """Returns a tensor of the file, if it is the one that the network needs."""
-    if found is None:
+def fitting_tensor(path: Path, name: str, tensor: Tensor | None, own: Tensor) -> Tensor:
+    """Returns a tensor of the file if it fits the network."""
+    if tensor is None:
         raise ConfigError(
             f"{path} has no tensor {name!r} of {tuple(own.shape)}; it must be the state dict of the"
             " classifier that --network is named after"
         )
-    if found.shape != own.shape:
+    if tensor.shape != own.shape:
         raise ConfigError(
-            f"{path}: {name!r} is {tuple(found.shape)}, and {tuple(own.shape)} in --network"
+            f"{path}: {name!r} is {tuple(tensor.shape)}, and {tuple(own.shape)} in --network"
         )
-    if not found.isfinite().all():
+    if not tensor.isfinite().all():
         raise DataError(f"{path}: {name!r} holds NaN or infinity")
-    return found
+    return tensor
 
 
 def train_last(body: Any, layers: int) -> None:
@@ -74,14 +74,14 @@ def train_last(body: Any, layers: int) -> None:
     Raises:
         ConfigError: there are fewer stages.
     """
-    found = backbone_stages(body)
-    if layers > len(found):
+    stages = backbone_stages(body)
+    if layers > len(stages):
         raise ConfigError(
-            f"detection(trainable_layers={layers}): the backbone has {len(found)}; at most as many"
+            f"detection(trainable_layers={layers}): the backbone has {len(stages)}; at most as many"
         )
-    for part in found[: len(found) - layers]:
-        for one in part:
-            freeze(one)
+    for part in stages[: len(stages) - layers]:
+        for module in part:
+            freeze(module)
 
 
 def backbone_stages(body: Any) -> list[Sequence[Module]]:
@@ -94,6 +94,6 @@ def backbone_stages(body: Any) -> list[Sequence[Module]]:
         return [stem, *([children[f"layer{number}"]] for number in (1, 2, 3, 4))]
     parts = list(children.values())
     # Where MobileNet halves the image.
-    marks = [place for place, one in enumerate(parts) if getattr(one, "_is_cn", False)]
+    marks = [place for place, part in enumerate(parts) if getattr(part, "_is_cn", False)]
     begins = [0, *marks, len(parts) - 1]
     return [parts[a:b] for a, b in zip(begins, [*begins[1:], len(parts)], strict=True)]

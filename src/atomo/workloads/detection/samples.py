@@ -1,8 +1,8 @@
-"""Batches of images of unequal sizes, with what is on them.
+"""Batches of images of unequal sizes, with their objects.
 
-Which images and objects are trained on is what torchvision's reference training does: crowds are
-left out, boxes end at the image's edges, and what has no extent is none; images that nothing is
-annotated on are left out of training, and not of the evaluation.
+Training uses the same images and objects as torchvision's reference: crowds are left out, boxes
+end at the image's edges, and boxes without an extent are dropped. Images without annotations are
+left out of training, but not of the evaluation.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,14 +42,14 @@ class SeenPictures(Samples):
 
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
         chosen = [self.annotations.pictures[index] for index in indices.tolist()]
-        images = [read_picture(self.folder, self.annotations.source, one) for one in chosen]
+        images = [read_picture(self.folder, self.annotations.source, picture) for picture in chosen]
         return Batch(pack_images(images), indices)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ShownPictures(Samples):
-    """A split to train on: pixels, and what is on them. It is read when it is first asked for.
+    """A split to train on: pixels and objects. The annotations are read on first use.
 
     After the pixels and the sizes, a batch's inputs are the number of objects of each image, and of
     all objects, one image after the other, the boxes (left, top, right, bottom), the ids of their
@@ -62,16 +62,16 @@ class ShownPictures(Samples):
 
     @cached_property
     def annotations(self) -> Annotations:
-        """All that is in the file."""
+        """All annotations of the file."""
         return self.read()
 
     @cached_property
     def pictures(self) -> Sequence[Picture]:
         """The images that are trained on."""
-        found = [one for one in self.annotations.pictures if has_extent(one)]
-        if not found:
+        chosen = [picture for picture in self.annotations.pictures if has_extent(picture)]
+        if not chosen:
             raise DataError(f"{self.annotations.source}: no image has an object to be learnt")
-        return found
+        return chosen
 
     @cached_property
     def outlined(self) -> bool:
@@ -86,21 +86,21 @@ class ShownPictures(Samples):
         mirrored = [False] * len(chosen)
         if seed is not None:
             mirrored = (uniforms(seed, indices, 1)[:, 0] < 0.5).tolist()
-        shown = [self.show(*one) for one in zip(chosen, mirrored, strict=True)]
+        shown = [self.show(*pair) for pair in zip(chosen, mirrored, strict=True)]
         images, boxes, categories, masks = zip(*shown, strict=True)
-        counts = torch.tensor([len(one) for one in boxes])
+        counts = torch.tensor([len(picture_boxes) for picture_boxes in boxes])
         objects = (torch.cat(boxes), torch.cat(categories), torch.cat(masks))
         return Batch((*pack_images(images), counts, *objects), indices)
 
     def show(self, picture: Picture, mirrored: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Returns the image, its boxes, their categories, and the pixels of their masks."""
         image = read_picture(self.folder, self.annotations.source, picture)
-        single = [one for one in picture.instances if not one.crowd]
+        single = [instance for instance in picture.instances if not instance.crowd]
         boxes = corners(single, picture)
-        kept = (boxes[:, 2:] > boxes[:, :2]).all(1)
-        single = [one for one, keep in zip(single, kept.tolist(), strict=True) if keep]
-        boxes, masks = boxes[kept], self.masks(single, picture)
-        categories = torch.tensor([one.category for one in single], dtype=torch.int64)
+        visible = (boxes[:, 2:] > boxes[:, :2]).all(1)
+        single = [instance for instance, keep in zip(single, visible.tolist(), strict=True) if keep]
+        boxes, masks = boxes[visible], self.masks(single, picture)
+        categories = torch.tensor([instance.category for instance in single], dtype=torch.int64)
         if mirrored:
             image, masks = image.flip(-1), masks.flip(-1)
             boxes[:, [0, 2]] = picture.width - boxes[:, [2, 0]]
@@ -109,19 +109,20 @@ class ShownPictures(Samples):
     def masks(self, chosen: Sequence[Instance], picture: Picture) -> UInt8[Tensor, "n h w"]:
         """Returns the mask of each object, or none at all."""
         size = picture.height, picture.width
-        outlines = [one.outline for one in chosen if one.outline is not None and self.outlined]
-        found = [torch.from_numpy(mask_of(one, *size)) for one in outlines]
-        return torch.stack(found) if found else torch.zeros(0, *size, dtype=torch.uint8)
+        drawn = chosen if self.outlined else ()
+        outlines = [instance.outline for instance in drawn if instance.outline is not None]
+        masks = [torch.from_numpy(mask_of(outline, *size)) for outline in outlines]
+        return torch.stack(masks) if masks else torch.zeros(0, *size, dtype=torch.uint8)
 
 
 def has_extent(picture: Picture) -> bool:
     """True if anything on an image, crowds included, is more than a pixel wide and high."""
-    return any(min(one.box[2:]) > 1 for one in picture.instances)
+    return any(min(instance.box[2:]) > 1 for instance in picture.instances)
 
 
 def corners(chosen: Sequence[Instance], picture: Picture) -> Float[Tensor, "n 4"]:
     """Returns the boxes (left, top, right, bottom), no farther than the image."""
-    boxes = torch.tensor([one.box for one in chosen], dtype=torch.float32).view(-1, 4)
+    boxes = torch.tensor([instance.box for instance in chosen], dtype=torch.float32).view(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     boxes[:, 0::2].clamp_(0, picture.width)
     boxes[:, 1::2].clamp_(0, picture.height)
@@ -131,12 +132,12 @@ def corners(chosen: Sequence[Instance], picture: Picture) -> Float[Tensor, "n 4"
 def read_picture(folder: Path, source: Path, picture: Picture) -> UInt8[Tensor, "3 h w"]:
     """Returns the pixels of an image, which has the size that its annotations are for."""
     image = decode_image(str(folder / picture.file))
-    told = picture.height, picture.width
-    if image.shape[1:] != told:
+    size = picture.height, picture.width
+    if image.shape[1:] != size:
         height, width = image.shape[1:]
         raise DataError(
             f"{folder / picture.file} is {height} high and {width} wide, and image {picture.id} in "
-            f"{source} {told[0]} and {told[1]}; put the image there that was annotated"
+            f"{source} {size[0]} and {size[1]}; put the image there that was annotated"
         )
     return image
 
@@ -145,5 +146,5 @@ def pack_images(
     images: Sequence[UInt8[Tensor, "3 _ _"]],
 ) -> tuple[UInt8[Tensor, " n"], Int64[Tensor, "b 2"]]:
     """Returns all pixels in a row, and the sizes (height, width)."""
-    sizes = torch.tensor([one.shape[1:] for one in images])
-    return torch.cat([one.flatten() for one in images]), sizes
+    sizes = torch.tensor([image.shape[1:] for image in images])
+    return torch.cat([image.flatten() for image in images]), sizes

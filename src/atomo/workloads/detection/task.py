@@ -75,10 +75,10 @@ class Detection(Task):
     scores_training: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name, (least, most) in RANGES.items():
-            if not least <= getattr(self, name) <= most:
-                told = f"{least} to {most}, got {getattr(self, name)}"
-                raise ConfigError(f"detection: {name} must be {told}")
+        for name, (low, high) in RANGES.items():
+            if not low <= getattr(self, name) <= high:
+                reason = f"{low} to {high}, got {getattr(self, name)}"
+                raise ConfigError(f"detection: {name} must be {reason}")
         if self.norm and self.norm not in NORMS:
             raise ConfigError(f"detection: unknown norm {self.norm!r}; {nearest(self.norm, NORMS)}")
         if self.norm == "frozen" and not self.backbone:
@@ -142,12 +142,12 @@ def match_categories(seen: Annotations, path: Path) -> Annotations:
     Raises:
         DataError: they have other categories.
     """
-    found = read_annotations(path)
-    odd = sorted(set(found.categories.items()) ^ set(seen.categories.items()))
+    shown = read_annotations(path)
+    odd = sorted(set(shown.categories.items()) ^ set(seen.categories.items()))
     if odd:
         number, name = odd[0]
         raise DataError(
             f"{path} and {seen.source}: category {number} ({name!r}) is not the same in both; list "
             "equal categories in both, also those that one has no object of"
         )
-    return found
+    return shown

@@ -119,8 +119,11 @@ def build_mask_rcnn(name: str, frame: DetectorSizes) -> Module:
 
 RESIDUAL: Final = ("resnet50", "resnet18", "resnet34", "resnet101")
 DETECTORS: Final = (
-    *(DetectorKind(f"maskrcnn_{one}_fpn", True, build_mask_rcnn) for one in RESIDUAL),
-    *(DetectorKind(f"fasterrcnn_{one}_fpn", False, build_faster_rcnn) for one in RESIDUAL),
+    *(DetectorKind(f"maskrcnn_{backbone}_fpn", True, build_mask_rcnn) for backbone in RESIDUAL),
+    *(
+        DetectorKind(f"fasterrcnn_{backbone}_fpn", False, build_faster_rcnn)
+        for backbone in RESIDUAL
+    ),
     DetectorKind("maskrcnn_resnet50_fpn_v2", True, torchvision_detector),
     DetectorKind("fasterrcnn_resnet50_fpn_v2", False, torchvision_detector),
     DetectorKind("fasterrcnn_mobilenet_v3_large_fpn", False, torchvision_detector),

@@ -1,6 +1,6 @@
 """An encoder and its tokeniser, from a folder, through the package `transformers`.
 
-    config.json, model.safetensors or pytorch_model.bin, and what the tokeniser has: vocab.txt and
+    config.json, model.safetensors or pytorch_model.bin, and files of the tokeniser: vocab.txt and
     bpe.codes as PhoBERT's (Nguyen and Nguyen, EMNLP Findings 2020), tokenizer.json, ...
 
 Nothing is fetched, no code from the folder runs, and of a .bin tensors alone are read.
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 WEIGHTS: Final = (".bin", ".safetensors")
-DRAWN: Final = "pooler."  # weights that an encoder may lack: they belong to what it was trained for
+DRAWN: Final = "pooler."  # weights that an encoder may lack: they belong to its pre-training task
 
 
 def read_tokeniser(folder: Path) -> Any:
@@ -45,18 +45,20 @@ def read_tokeniser(folder: Path) -> Any:
     return made
 
 
-def token_ids(tokeniser: Any, folder: Path, sentences: Sequence[str], most: int) -> list[list[int]]:
-    """Returns the tokens of each sentence, at most `most`.
+def token_ids(
+    tokeniser: Any, folder: Path, sentences: Sequence[str], longest: int
+) -> list[list[int]]:
+    """Returns the tokens of each sentence, at most `longest`.
 
     Raises:
         DataError: the tokeniser, which came from this folder, cannot divide a sentence.
     """
-    found: list[list[int]] = translate_errors(
+    ids: list[list[int]] = translate_errors(
         "tokeniser",
         folder,
-        lambda: tokeniser([*sentences], truncation=True, max_length=most)["input_ids"],
+        lambda: tokeniser([*sentences], truncation=True, max_length=longest)["input_ids"],
     )
-    return found
+    return ids
 
 
 def read_encoder(folder: Path) -> Module:
@@ -67,10 +69,10 @@ def read_encoder(folder: Path) -> Module:
         DataError: there is no such folder, or no encoder in it that has all of its weights.
     """
     library = transformers(folder)
-    made, told = translate_errors("encoder", folder, lambda: load_encoder(library, folder))
-    lacking = sorted(name for name in told["missing_keys"] if not name.startswith(DRAWN))
-    if lacking or told["mismatched_keys"]:
-        names = [*lacking, *(str(one[0]) for one in told["mismatched_keys"])]
+    made, report = translate_errors("encoder", folder, lambda: load_encoder(library, folder))
+    lacking = sorted(name for name in report["missing_keys"] if not name.startswith(DRAWN))
+    if lacking or report["mismatched_keys"]:
+        names = [*lacking, *(str(mismatch[0]) for mismatch in report["mismatched_keys"])]
         raise DataError(
             f"the weights in {folder} are not those of its config.json: {names[0]!r}, one of "
             f"{len(names)}, is missing or of another shape"
@@ -80,7 +82,7 @@ def read_encoder(folder: Path) -> Module:
 
 
 def load_encoder(library: Any, folder: Path) -> Any:
-    """Returns the encoder, and what was found in the file."""
+    """Returns the encoder, and the loading report of the package."""
     return library.AutoModel.from_pretrained(
         folder,
         local_files_only=True,
@@ -122,15 +124,15 @@ def transformers(folder: Path) -> Any:
 def check_sizes(folder: Path) -> None:
     """Raises DataError for a file that the package would read whole, and that has no such size."""
     for path in folder.iterdir():
-        most = memory_bytes() if path.suffix in WEIGHTS else MAX_JSON_BYTES
-        if path.is_file() and (size := path.stat().st_size) > most:
-            raise DataError(f"{path} has {size} bytes; at most {most} are read")
+        limit = memory_bytes() if path.suffix in WEIGHTS else MAX_JSON_BYTES
+        if path.is_file() and (size := path.stat().st_size) > limit:
+            raise DataError(f"{path} has {size} bytes; at most {limit} are read")
 
 
-def translate_errors(what: str, folder: Path, read: Callable[[], T]) -> T:
+def translate_errors(part: str, folder: Path, read: Callable[[], T]) -> T:
     """Translates errors of a read into ours."""
     try:
         return read()
     except Exception as error:  # the package lets through those of all packages that it uses
         reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise DataError(f"cannot read the {what} in {folder}: {reason}") from error
+        raise DataError(f"cannot read the {part} in {folder}: {reason}") from error

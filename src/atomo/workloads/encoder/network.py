@@ -14,7 +14,7 @@ SPREAD: Final = 0.02  # standard deviation of the head's first weights, as BERT'
 
 @final
 class EncoderClassifier(Module):
-    """Scores of classes: dropout and a linear layer, on what the encoder pools from a sentence, or
+    """A classifier: dropout and a linear layer on the pooled output of an encoder, or
     on its first token where it pools nothing.
 
     Devlin et al., "BERT", NAACL 2019.
@@ -31,9 +31,9 @@ class EncoderClassifier(Module):
     def forward(
         self, tokens: Int64[Tensor, "b t"], mask: Int64[Tensor, "b t"]
     ) -> Float[Tensor, "b c"]:
-        said = self.encoder(input_ids=tokens, attention_mask=mask)
-        pooled = getattr(said, "pooler_output", None)
+        encoded = self.encoder(input_ids=tokens, attention_mask=mask)
+        pooled = getattr(encoded, "pooler_output", None)
         scores: Tensor = self.head(
-            self.dropout(said.last_hidden_state[:, 0] if pooled is None else pooled)
+            self.dropout(encoded.last_hidden_state[:, 0] if pooled is None else pooled)
         )
         return scores

@@ -40,7 +40,7 @@ class TokenSamples(Samples):
         """
         sentences = [" ".join(words) for words in split.tokens]
         read = token_ids(tokeniser, folder, sentences, length)
-        self._tokens = [torch.tensor(one) for one in read]
+        self._tokens = [torch.tensor(ids) for ids in read]
         self._padding = int(tokeniser.pad_token_id)
         self._labels = number_classes(split, classes)
 
@@ -53,7 +53,7 @@ class TokenSamples(Samples):
         """
         chosen = [self._tokens[index] for index in indices.tolist()]
         tokens = pad_sequence(chosen, batch_first=True, padding_value=self._padding)
-        mask = pad_sequence([torch.ones_like(one) for one in chosen], batch_first=True)
+        mask = pad_sequence([torch.ones_like(sentence) for sentence in chosen], batch_first=True)
         return Batch((tokens, mask), self._labels[indices])
 
 
@@ -95,7 +95,9 @@ class SentenceEncoder(Task):
         splits = read_splits(name, data_dir, self.labels, self.length, str.split)
         tokeniser = read_tokeniser(folder)
         classes = sorted(set(splits[0].classes))
-        train, test = (TokenSamples(one, classes, tokeniser, folder, self.length) for one in splits)
+        train, test = (
+            TokenSamples(split, classes, tokeniser, folder, self.length) for split in splits
+        )
         return Workload(
             train,
             test,

@@ -1,7 +1,7 @@
-"""A network with one hidden layer, whose input is as sparse as a bag of words.
+"""A network with one hidden layer and an input as sparse as a bag of words.
 
-With millions of labels its layers have more entries than a message takes. Its hidden units depend
-on each other in nothing, so such a network is several narrow ones, whose scores add up.
+With millions of labels its layers have more entries than a message takes. Its hidden units are
+independent, so such a network is several narrow networks with a sum of scores.
 """
 
 import math
@@ -35,10 +35,10 @@ def sparse_mlp(features: int, hidden: int, square: float, rates: Float[Tensor, "
 
 @final
 class SparseMLP(Module):
-    """Scores of labels, from the features that a sample has.
+    """A network that computes the scores of labels from the features of a sample.
 
-    Its first layer adds up the rows of these features alone, forward and backward: a step costs
-    what the samples have, not what there is.
+    Its first layer reads only the rows of these features, forward and backward: the cost of a step
+    grows with the features of the samples, not with the number of all features.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SparseMLP(Module):
         super().__init__()
         self.first = EmbeddingBag(
             features, hidden, mode="sum", sparse=True, include_last_offset=True
-        )  # which says that its gradient is sparse; what computes it is `sums_of_rows`
+        )  # declares a sparse gradient; `sums_of_rows` computes it
         torch.nn.init.normal_(self.first.weight, std=1 / math.sqrt(max(square, 1e-12)))
         self.bias = Parameter(torch.zeros(hidden))
         self.last = Linear(hidden, len(rates))
@@ -94,8 +94,8 @@ class WideMLP(Module):
         starts: Int64[Tensor, " b_plus_1"],
         values: Float[Tensor, " f"],
     ) -> Float[Tensor, "b l"]:
-        first, *others = self.parts
+        first, *remaining = self.parts
         scores: Tensor = first(features, starts, values)
-        for part in others:
+        for part in remaining:
             scores = scores + part(features, starts, values)
         return scores

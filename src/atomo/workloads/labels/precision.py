@@ -55,7 +55,7 @@ class LabelObjective(Objective):
         return cross_entropy(outputs, targets, reduction="sum") / len(targets)
 
     def right(self, outputs: Float[Tensor, "b l"], targets: Float[Tensor, "b l"]) -> Tensor:
-        """Samples whose likeliest label is one of theirs."""
+        """Counts the samples with a correct label as the likeliest."""
         return targets.gather(1, outputs.argmax(1, keepdim=True)).sum()
 
 

@@ -54,8 +54,8 @@ def read_samples(path: Path) -> LabelTable:
 def header(line: str, path: Path) -> tuple[int, int, int]:
     parts = line.split()
     if len(parts) != 3 or not all(map(digits, parts)):
-        told = f"{quoted(line)}; expected N D L: numbers of samples, features and labels"
-        raise line_error(path, 1, told)
+        reason = f"{quoted(line)}; expected N D L: numbers of samples, features and labels"
+        raise line_error(path, 1, reason)
     samples, features, labels = map(int, parts)
     if not all(1 <= number <= MOST for number in (samples, features, labels)):
         raise line_error(path, 1, f"{quoted(line)}; each number must be 1 to {MOST}")
@@ -67,23 +67,23 @@ Row = tuple[np.ndarray, np.ndarray, np.ndarray]  # labels, features, values
 
 def sample(line: str, features: int, labels: int, path: Path, number: int) -> Row:
     """Returns one sample."""
-    head, _, rest = line.partition(" ")
+    head, _, pairs_text = line.partition(" ")
     if ":" in head:  # no labels, and no blank in their place either
-        head, rest = "", line
+        head, pairs_text = "", line
     own = whole(head.split(",") if head else [], labels, "label", path, number)
-    pairs = [pair.partition(":") for pair in rest.split()]
+    pairs = [pair.partition(":") for pair in pairs_text.split()]
     indices = whole([index for index, _, _ in pairs], features, "feature", path, number)
     return own, indices, weights([value for _, _, value in pairs], path, number)
 
 
-def whole(texts: list[str], bound: int, what: str, path: Path, number: int) -> np.ndarray:
+def whole(texts: list[str], bound: int, noun: str, path: Path, number: int) -> np.ndarray:
     """Numbers from 0 up to a bound."""
     if not texts:
         return np.empty(0, dtype=np.int64)
     if not all(map(digits, texts)) or max(map(int, texts)) >= bound:
         wrong = next(text for text in texts if not digits(text) or int(text) >= bound)
         raise line_error(
-            path, number, f"{what} {quoted(wrong)}; must be a whole number, 0 to {bound - 1}"
+            path, number, f"{noun} {quoted(wrong)}; must be a whole number, 0 to {bound - 1}"
         )
     return np.array([int(text) for text in texts], dtype=np.int64)
 
@@ -92,12 +92,12 @@ def weights(texts: list[str], path: Path, number: int) -> np.ndarray:
     """Parses the value of each feature."""
     try:
         with np.errstate(over="ignore"):  # it is refused below, with its line
-            found = np.array([float(text) for text in texts], dtype=np.float32)
+            values = np.array([float(text) for text in texts], dtype=np.float32)
     except ValueError as error:
         raise line_error(path, number, f"the value of a feature: {error}") from error
-    if not np.isfinite(found).all():
+    if not np.isfinite(values).all():
         raise line_error(path, number, "the value of a feature is not finite in float32")
-    return found
+    return values
 
 
 def join_samples(rows: list[Row]) -> Bags:

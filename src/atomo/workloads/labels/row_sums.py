@@ -1,4 +1,4 @@
-"""Weighted sums of rows of a matrix, whose gradient is of these rows, each of them there once.
+"""Weighted sums of rows of a matrix, with a gradient that has each of these rows once.
 
 PyTorch's own has a row for each time that a row was read: 2.8 GB in a batch of 256 samples with 673
 features each and 4096 hidden units, where the rows that were read are a quarter of that.
@@ -53,12 +53,12 @@ class RowSums(Function):
         (gradient,) = gradients
         distinct, place = rows.unique(return_inverse=True)
         sample = torch.arange(len(gradient), device=rows.device).repeat_interleave(starts.diff())
-        found = gradient.new_zeros(len(distinct), gradient.shape[1])
+        sums = gradient.new_zeros(len(distinct), gradient.shape[1])
         step = max(1, AT_ONCE // gradient.shape[1])
         for first in range(0, len(rows), step):
             part = slice(first, first + step)
-            found.index_add_(0, place[part], gradient[sample[part]] * values[part, None])
+            sums.index_add_(0, place[part], gradient[sample[part]] * values[part, None])
         sparse = torch.sparse_coo_tensor(
-            distinct[None], found, ctx.shape, is_coalesced=True, check_invariants=False
+            distinct[None], sums, ctx.shape, is_coalesced=True, check_invariants=False
         )
         return sparse, None, None, None

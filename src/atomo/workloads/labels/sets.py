@@ -27,7 +27,7 @@ class LabelSet:
     b: float = 1.5
 
 
-ANY_SET: Final = LabelSet("Labels")  # whatever lies in the data directory itself
+ANY_SET: Final = LabelSet("Labels")  # the files of the data directory itself
 SETS: Final = (
     LabelSet("eurlex4k"),
     LabelSet("wiki10"),
@@ -44,7 +44,7 @@ def read_set(chosen: LabelSet, data_dir: Path) -> tuple[LabelTable, LabelTable]:
     """Returns the training and the test split, from `data_dir`/NAME/ or from `data_dir`/NAME*.
 
     Raises:
-        DataError: neither is there, or what is there is not in the repository's format.
+        DataError: both are missing, or a file is not in the repository's format.
     """
     folder = data_dir if chosen is ANY_SET else data_dir / chosen.name
     prefix = ""
@@ -62,19 +62,19 @@ def read_set(chosen: LabelSet, data_dir: Path) -> tuple[LabelTable, LabelTable]:
 
 
 def only_file(folder: Path, prefix: str, ending: str) -> Path | None:
-    """Returns the one file whose name begins and ends so."""
-    found = sorted(folder.glob(f"{prefix}*{ending}"))
-    if len(found) > 1:
-        raise DataError(f"{found[0]} and {found[1]}: two files end in {ending}; leave one there")
-    return found[0] if found else None
+    """Returns the only file with this beginning and ending of its name."""
+    files = sorted(folder.glob(f"{prefix}*{ending}"))
+    if len(files) > 1:
+        raise DataError(f"{files[0]} and {files[1]}: two files end in {ending}; leave one there")
+    return files[0] if files else None
 
 
 def check_counts(train: LabelTable, test: LabelTable) -> tuple[LabelTable, LabelTable]:
     """Returns two files that count the same features and labels."""
-    ours, theirs = (train.features, train.labels), (test.features, test.labels)
-    if ours != theirs:
+    expected, counts = (train.features, train.labels), (test.features, test.labels)
+    if expected != counts:
         raise line_error(
-            test.source, 1, f"features and labels {theirs}; {train.source} says {ours} of them"
+            test.source, 1, f"features and labels {counts}; {train.source} says {expected} of them"
         )
     return train, test
 

@@ -23,7 +23,7 @@ from atomo.workloads.labels.sets import SETS, read_set
 
 __all__ = ["Labels"]
 
-BY_NAME = {one.name: one for one in SETS}
+BY_NAME = {label_set.name: label_set for label_set in SETS}
 
 
 @final

@@ -41,43 +41,43 @@ class Corpus:
 
     @property
     def end(self) -> int:
-        """The number of what ends a line."""
+        """The number of the word that ends a line."""
         return self.words.index(END)
 
 
-def read_corpus(folder: Path, split: Tokenise, least: int) -> Corpus:
+def read_corpus(folder: Path, split: Tokenise, minimum: int) -> Corpus:
     """Reads the training and the test split of a folder.
 
     Args:
         folder: where the files are.
         split: divides a line into words.
-        least: occurrences in training below which a word is `<unk>`.
+        minimum: occurrences in training below which a word is `<unk>`.
 
     Raises:
         DataError: a file is missing, not text, or has no words.
     """
-    path, other = find_split_file(folder, "train"), find_split_file(folder, "test")
+    path, test_path = find_split_file(folder, "train"), find_split_file(folder, "test")
     seen: dict[str, int] = {}
     first = array("i", (seen.setdefault(word, len(seen)) for word in read_words(path, split)))
     counts = torch.tensor(first, dtype=torch.int32).bincount(minlength=len(seen)).tolist()
-    words = number_words(dict(zip(seen, counts, strict=True)), least)
+    words = number_words(dict(zip(seen, counts, strict=True)), minimum)
     numbers = {word: number for number, word in enumerate(words)}
     unknown = numbers.get(UNKNOWN_WORD, len(words))
     anew = torch.tensor([numbers.get(word, unknown) for word in seen], dtype=torch.int32)
     train = anew[torch.tensor(first, dtype=torch.int32)]
-    test = array("i", (numbers.get(word, unknown) for word in read_words(other, split)))
+    test = array("i", (numbers.get(word, unknown) for word in read_words(test_path, split)))
     complete = words if UNKNOWN_WORD in numbers else (*words, UNKNOWN_WORD)
     return Corpus(train, torch.tensor(test, dtype=torch.int32), complete)
 
 
 def find_split_file(folder: Path, split: str) -> Path:
-    """Returns the file of a split, whichever of its names it has."""
+    """Returns the file of a split, which has one of several names."""
     paths = [folder / name.format(split) for name in NAMES]
     there = [path for path in paths if path.is_file()]
     if len(there) != 1:
-        which = " and ".join(path.name for path in there) or "no file"
-        wanted = ", ".join(path.name for path in paths)
-        raise DataError(f"{folder} has {which} for {split}; expected one of {wanted}")
+        present = " and ".join(path.name for path in there) or "no file"
+        expected = ", ".join(path.name for path in paths)
+        raise DataError(f"{folder} has {present} for {split}; expected one of {expected}")
     return there[0]
 
 
@@ -89,15 +89,17 @@ def read_words(path: Path, split: Tokenise) -> Iterator[str]:
     """
     words = 0
     for line in read_lines(path):
-        told = split(line)
-        words += len(told)
-        yield from told
+        tokens = split(line)
+        words += len(tokens)
+        yield from tokens
         yield END
     if not words:
         raise DataError(f"{path} has no words; expected running text, one or more lines")
 
 
-def number_words(counts: dict[str, int], least: int) -> tuple[str, ...]:
+def number_words(counts: dict[str, int], minimum: int) -> tuple[str, ...]:
     """Returns the words that are known."""
-    kept = [word for word, count in counts.items() if count >= least or word in (END, UNKNOWN_WORD)]
-    return tuple(sorted(kept, key=lambda word: (-counts[word], word)))
+    frequent = [
+        word for word, count in counts.items() if count >= minimum or word in (END, UNKNOWN_WORD)
+    ]
+    return tuple(sorted(frequent, key=lambda word: (-counts[word], word)))

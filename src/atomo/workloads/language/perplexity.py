@@ -38,8 +38,8 @@ class NextWord(Objective):
 
     def right(self, outputs: Float[Tensor, "b s v"], targets: Int64[Tensor, "b t"]) -> Tensor:
         """Adds up, over windows, the share of the words that are the likeliest."""
-        said = outputs[:, -targets.shape[1] :].argmax(2) == targets
-        return (said.sum(1) / (targets != NO_WORD).sum(1)).sum()
+        right = outputs[:, -targets.shape[1] :].argmax(2) == targets
+        return (right.sum(1) / (targets != NO_WORD).sum(1)).sum()
 
 
 @final
@@ -51,8 +51,8 @@ class PerplexityScorer(Scorer):
 
     def add(self, outputs: Float[Tensor, "b s v"], targets: Int64[Tensor, "b t"]) -> None:
         scores, words = select_predicted(outputs, targets)
-        each = cross_entropy(scores, words, ignore_index=NO_WORD, reduction="none")
-        self._loss += float(each.double().sum())
+        losses = cross_entropy(scores, words, ignore_index=NO_WORD, reduction="none")
+        self._loss += float(losses.double().sum())
         self._words += int((words != NO_WORD).sum())
 
     def values(self) -> Mapping[str, float]:

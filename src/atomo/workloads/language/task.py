@@ -27,13 +27,13 @@ ANY: Final = "Corpus"
 FOLDERS: Final[Mapping[str, str]] = MappingProxyType(
     {"PTB": "ptb", "WikiText-2": "wikitext-2", "WikiText-103": "wikitext-103", ANY: ""}
 )
-SCORES: Final = 2**26  # that the evaluator holds at once: 256 MiB
+SCORES: Final = 2**26  # of the evaluator in memory: 256 MiB
 
 
 @final
 @dataclass(frozen=True)
 class Language(Task):
-    """Language modelling. Words are what white space divides, or a tokeniser."""
+    """Language modelling. White space or a tokeniser divides words."""
 
     hidden: int = 200
     """Width of word vectors and layers."""
@@ -42,7 +42,7 @@ class Language(Task):
     """Attention heads of the Transformer."""
     dropout: float = 0.2
     tied: bool = False
-    """True if the vectors of words are also what scores them."""
+    """True if the embedding of words is also the output layer."""
     length: int = 35
     """Words that a window predicts."""
     context: int = 35
@@ -71,7 +71,7 @@ class Language(Task):
         if self.tied and self.sparse:
             raise ConfigError(
                 "language: sparse=True with tied=True: scoring gives each word's vector a gradient "
-                "in every batch; leave one of them out"
+                "in every batch; leave out one option"
             )
 
     @classmethod
@@ -104,10 +104,10 @@ class Language(Task):
         )
 
     def _build(self, name: str, corpus: Corpus) -> Module:
-        found, words = self.network_named(name), len(corpus.words)
-        if is_own(found):
-            return self._own(found, words)
-        network = BUILDERS[found](self, words)
+        spelling, words = self.network_named(name), len(corpus.words)
+        if is_own(spelling):
+            return self._own(spelling, words)
+        network = BUILDERS[spelling](self, words)
         network.embedding.sparse = self.sparse
         return network
 

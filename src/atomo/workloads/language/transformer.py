@@ -41,8 +41,8 @@ class TransformerLanguageModel(Module):
     ) -> None:
         super().__init__()
         self.embedding, self.positions = Embedding(words, hidden), Embedding(longest, hidden)
-        for one in (self.embedding, self.positions):
-            torch.nn.init.normal_(one.weight, std=SPREAD)
+        for embedding in (self.embedding, self.positions):
+            torch.nn.init.normal_(embedding.weight, std=SPREAD)
         self.dropout = Dropout(dropout)
         layer = TransformerEncoderLayer(
             hidden, heads, INNER * hidden, dropout, "gelu", batch_first=True, norm_first=True
@@ -54,7 +54,7 @@ class TransformerLanguageModel(Module):
     def forward(self, tokens: Int64[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
         length = tokens.shape[1]
         vectors = self.embedding(tokens) + self.positions.weight[:length]
-        # Nothing may be seen of what is to be foretold.
+        # Causal: a position attends to earlier positions only.
         unseen = torch.full((length, length), -torch.inf, device=tokens.device).triu(1)
         states = self.layers(self.dropout(vectors), mask=unseen, is_causal=True)
         scores: Tensor = self.scores(states, self.embedding.weight)

@@ -15,11 +15,11 @@ NO_WORD: Final = -100  # of a target behind the end of the text, as PyTorch's cr
 
 @final
 class Windows(Samples):
-    """A text cut into windows of `length` words; every word is predicted in one of them.
+    """A text cut into windows of `length` words; every word is predicted once.
 
-    The network reads `context` words more, those before the window, of which nothing is asked. So
-    it need not begin each window with nothing in mind, and yet a window depends on no other: they
-    come in any order, on any worker. Before the text there are ends of lines.
+    The network also reads the `context` words before the window, and does not predict them. So it
+    has a state at the start of each window, but windows are independent: they come in any order,
+    on any worker. The first window follows a context of line ends.
     """
 
     def __init__(self, text: Int32[Tensor, " n"], end: int, length: int, context: int) -> None:
@@ -35,5 +35,5 @@ class Windows(Samples):
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
         """Returns the inputs, (b, context + length), and the expected words, (b, length)."""
         places = self._length * indices[:, None] + torch.arange(self._read)
-        # What is behind the end is read, if at all, for words that do not count.
+        # Indices after the end are inputs of words that do not count.
         return Batch((self._text[places].long().clamp_min(0),), self._targets[indices].long())

@@ -1,6 +1,6 @@
 """AlexNet: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014.
 
-It is mostly linear layers, which makes it the network whose gradients low ranks compress best.
+It has mostly linear layers, so low ranks compress its gradients best.
 """
 
 from collections import OrderedDict

@@ -18,7 +18,7 @@ __all__ = ["Builder", "Shape", "by_name", "is_large", "torchvision_builder"]
 
 Shape = tuple[int, int, int]  # channels, height, width
 
-LARGE = 128  # pixels; half of what the ImageNet layouts were designed for, and twice Tiny ImageNet
+LARGE = 128  # pixels; half the size of ImageNet layouts, and twice Tiny ImageNet
 
 
 @dataclass(frozen=True)

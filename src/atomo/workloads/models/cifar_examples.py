@@ -1,8 +1,8 @@
 """The networks of the published CIFAR-100 examples that torchvision or timm has, for 32x32 pixels.
 
-They were made for ImageNet. Small images skip what only shrinks large ones: the first convolution
-is 3x3 with stride 1, and layers between it and the first block do not stride. Large ones get the
-network of the package as it is.
+They were made for ImageNet. For small images the first layers do not reduce the resolution: the
+first convolution is 3x3 with stride 1, and layers between it and the first block have stride 1.
+Large images get the network of the package unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from atomo.workloads.models.foreign import timm_model, torchvision_model
 
 __all__ = ["CIFAR_EXAMPLES"]
 
-SMALLEST: Final = 32  # pixels; deeper ones would have nothing left to reduce
+SMALLEST: Final = 32  # pixels; in deeper networks a smaller image would shrink to nothing
 DROPPED: Final = 0.5  # of the last block of stochastic depth: Huang et al., ECCV 2016
 DEPTHS: Final = MappingProxyType({50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)})
 
@@ -61,7 +61,7 @@ def fit_stem(
 
 def first_layer(old: torch.nn.Conv2d, channels: int, large: bool) -> torch.nn.Conv2d:
     """Returns the first convolution for images of so many channels; 3x3 with stride 1 for small
-    ones.
+    images.
     """
     size, stride, padding = (old.kernel_size[0], old.stride[0], old.padding) if large else (3, 1, 1)
     layer = torch.nn.Conv2d(
@@ -97,7 +97,7 @@ def of_timm(name: str, drop_path: float = 0.0) -> Callable[[Shape, int], torch.n
 def table() -> dict[str, tuple[Callable[[Shape, int], torch.nn.Module], Stem]]:
     """Returns the builder of each network, and its stem."""
     dense = Stem("features.conv0", ("features.pool0",))
-    every = (18, 34, 50, 101, 152)
+    sizes = (18, 34, 50, 101, 152)
     return {
         **{f"DenseNet{n}": (of_torchvision(f"densenet{n}"), dense) for n in (121, 161, 169, 201)},
         "GoogLeNet": (of_torchvision("googlenet"), Stem("conv1.conv", ("maxpool1",))),
@@ -125,10 +125,10 @@ def table() -> dict[str, tuple[Callable[[Shape, int], torch.nn.Module], Stem]]:
         **{f"ResNeXt{n}": (partial(resnext, depths), RESNET) for n, depths in DEPTHS.items()},
         **{
             f"PreActResNet{n}": (of_timm(f"resnetv2_{n}"), Stem("stem.conv", ("stem.pool",)))
-            for n in every
+            for n in sizes
         },
-        **{f"SEResNet{n}": (of_timm(f"seresnet{n}"), RESNET) for n in every},
-        **{f"StochasticDepth{n}": (of_timm(f"resnet{n}", DROPPED), RESNET) for n in every},
+        **{f"SEResNet{n}": (of_timm(f"seresnet{n}"), RESNET) for n in sizes},
+        **{f"StochasticDepth{n}": (of_timm(f"resnet{n}", DROPPED), RESNET) for n in sizes},
     }  # fmt: skip
 
 

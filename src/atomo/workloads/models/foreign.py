@@ -115,8 +115,8 @@ def foreign_name(name: str) -> str:
         own_callable(name)
         return name
     names = zoo.names()
-    if found := inner if inner in names else find_spelling(inner, names):
-        return f"{place.lower()}:{found}"
+    if spelling := inner if inner in names else find_spelling(inner, names):
+        return f"{place.lower()}:{spelling}"
     offer = near_names(inner, names)
     raise ConfigError(
         f"unknown network {name!r}; {offer}{zoo.listing} lists all {len(names)} that there are"
@@ -178,21 +178,25 @@ def own_callable(name: str) -> Callable[..., object]:
             f"--network {name}: cannot import {place!r} ({error}); it must be torchvision, timm, or"
             " a module that every host finds: installed, in PYTHONPATH, or where the job starts"
         ) from error
-    found = getattr(module, inner, None)
-    if not callable(found):
-        known = [one for one, value in vars(module).items() if callable(value)]
-        told = "there is no such callable" if found is None else f"it is a {type(found).__name__}"
-        raise ConfigError(
-            f"--network {name}: {told}; {near_names(inner, known)}{place} has {len(known)}"
+    attribute = getattr(module, inner, None)
+    if not callable(attribute):
+        names = [key for key, value in vars(module).items() if callable(value)]
+        reason = (
+            "there is no such callable"
+            if attribute is None
+            else f"it is a {type(attribute).__name__}"
         )
-    return found  # type: ignore[no-any-return]
+        raise ConfigError(
+            f"--network {name}: {reason}; {near_names(inner, names)}{place} has {len(names)}"
+        )
+    return attribute  # type: ignore[no-any-return]
 
 
 def call(build: Callable[..., object], input_shape: tuple[int, ...], classes: int) -> Any:
     """Calls it with those of our two arguments that it takes."""
-    ours: dict[str, object] = {"num_classes": classes, "input_shape": input_shape}
+    arguments: dict[str, object] = {"num_classes": classes, "input_shape": input_shape}
     takes = inspect.signature(build).parameters
-    return build(**{name: value for name, value in ours.items() if name in takes})
+    return build(**{name: value for name, value in arguments.items() if name in takes})
 
 
 def check_scores(name: str, model: torch.nn.Module, input_shape: Shape, classes: int) -> None:
@@ -206,9 +210,10 @@ def check_scores(name: str, model: torch.nn.Module, input_shape: Shape, classes:
 
 
 def probe_output(
-    name: str, model: torch.nn.Module, sample: torch.Tensor, what: str
+    name: str, model: torch.nn.Module, sample: torch.Tensor, noun: str
 ) -> tuple[int, ...] | str:
-    """Returns the shape of what the network makes of a sample, or the type of what is no tensor.
+    """Returns the output shape of the network for a sample, or the type of an output that is no
+    tensor.
 
     Raises:
         ConfigError: it does not take it.
@@ -218,15 +223,15 @@ def probe_output(
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             scores = model.eval()(sample)
     except (TypeError, ValueError, RuntimeError, AssertionError, IndexError) as error:
-        raise refusal(name, f"does not take {what}", error) from error
+        raise refusal(name, f"does not take {noun}", error) from error
     model.train(training)
     return tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
 
 
-def refusal(name: str, what: str, error: Exception) -> ConfigError:
+def refusal(name: str, verb: str, error: Exception) -> ConfigError:
     """Returns an error of somebody else's, on one line."""
     reason = " ".join(str(error).split())[:300]
-    return ConfigError(f"--network {name} {what}: {reason or type(error).__name__}")
+    return ConfigError(f"--network {name} {verb}: {reason or type(error).__name__}")
 
 
 def near_names(name: str, known: Sequence[str]) -> str:

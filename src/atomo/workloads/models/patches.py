@@ -19,7 +19,9 @@ EPSILON = 1e-6  # of layer norms: published, where torch's is 1e-5
 
 @final
 class Patches(Module):
-    """Square patches, row by row, each mapped to a token; what is left at the edges is cut off."""
+    """Square patches, row by row, each mapped to a token; incomplete patches at the edges are cut
+    off.
+    """
 
     def __init__(self, input_shape: Shape, patch: int, width: int) -> None:
         super().__init__()

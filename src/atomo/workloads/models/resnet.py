@@ -13,9 +13,9 @@ __all__ = ["RESNETS"]
 
 
 def resnet(name: str, input_shape: Shape, classes: int) -> Module:
-    """Returns the published network; small images skip the part that only shrinks large ones.
+    """Returns the published network.
 
-    That is, their first convolution is 3x3 with stride 1, and no pooling follows it.
+    For small images the first convolution is 3x3 with stride 1, and no pooling follows it.
     """
     network: Module = torchvision_builder(name)(num_classes=classes)
     channels = input_shape[0]

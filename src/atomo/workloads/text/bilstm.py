@@ -37,7 +37,7 @@ class BiLSTM(Module):
     def forward(
         self, tokens: Int64[Tensor, "b t"], lengths: Int64[Tensor, " b"]
     ) -> Float[Tensor, "b c"]:
-        # Packed, so that what a sentence is padded with is not seen in its scores.
+        # Packed, so that padding has no effect on the scores.
         vectors = self.embedding(tokens)
         packed = pack_padded_sequence(
             vectors, lengths.cpu(), batch_first=True, enforce_sorted=False

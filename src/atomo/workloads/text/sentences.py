@@ -49,7 +49,7 @@ def read_splits(
         dataset: one of `CORPORA`.
         data_dir: the folder that holds the data sets.
         labels: name of the file of the classes, without `.txt`.
-        length: the most tokens of a sentence; what comes after them is left out.
+        length: the maximum number of tokens of a sentence; later tokens are left out.
         divide: a sentence to its tokens.
 
     Raises:
@@ -70,12 +70,12 @@ def number_classes(split: Sentences, classes: Sequence[str]) -> Int64[Tensor, " 
     Raises:
         DataError: one is not in the list.
     """
-    known = {name: number for number, name in enumerate(classes)}
+    numbers = {name: number for number, name in enumerate(classes)}
     for number, name in enumerate(split.classes, 1):
-        if name not in known:
-            told = f"class {quoted(name)} is not one of training, {', '.join(known)}"
-            raise line_error(split.source, number, told[:500])
-    return torch.tensor([known[name] for name in split.classes])
+        if name not in numbers:
+            reason = f"class {quoted(name)} is not one of training, {', '.join(numbers)}"
+            raise line_error(split.source, number, reason[:500])
+    return torch.tensor([numbers[name] for name in split.classes])
 
 
 def read_split(
@@ -93,15 +93,15 @@ def read_split(
         split_sentence(line, divide, sentences, number)[:length]
         for number, line in enumerate(read_lines(sentences), 1)
     )
-    found = tuple(
+    labelled = tuple(
         one_word(line, classes, number) for number, line in enumerate(read_lines(classes), 1)
     )
-    if len(tokens) != len(found) or not tokens:
+    if len(tokens) != len(labelled) or not tokens:
         raise DataError(
-            f"{sentences} has {len(tokens)} lines and {classes} has {len(found)}; there must be as "
-            "many, and at least one"
+            f"{sentences} has {len(tokens)} lines and {classes} has {len(labelled)}; both must "
+            "have as many, and at least one"
         )
-    return Sentences(tokens, found, classes)
+    return Sentences(tokens, labelled, classes)
 
 
 def split_sentence(line: str, divide: Tokenise, path: Path, number: int) -> tuple[str, ...]:

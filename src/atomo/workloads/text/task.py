@@ -42,7 +42,7 @@ class SentenceSamples(Samples):
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
         """Returns their words, padded to the longest, how many each has, and their classes."""
         chosen = [self._tokens[index] for index in indices.tolist()]
-        lengths = torch.tensor([len(one) for one in chosen])
+        lengths = torch.tensor([len(sentence) for sentence in chosen])
         padded = pad_sequence(chosen, batch_first=True, padding_value=PADDING)
         return Batch((padded, lengths), self._labels[indices])
 
@@ -50,7 +50,7 @@ class SentenceSamples(Samples):
 @final
 @dataclass(frozen=True)
 class Text(Task):
-    """Classification of sentences. Words are what white space divides, or a tokeniser."""
+    """Classification of sentences. White space or a tokeniser divides words."""
 
     labels: str = "sentiments"
     """The file of the classes, without `.txt`."""
@@ -105,9 +105,9 @@ class Text(Task):
         dimension = dimension_of(path) if self.vectors else self.dimension
         network = BiLSTM(len(vocabulary), dimension, self.hidden, classes)
         network.embedding.sparse = self.sparse
-        given = read_vectors(path, set(vocabulary.words)) if self.vectors else {}
+        vectors = read_vectors(path, set(vocabulary.words)) if self.vectors else {}
         with torch.no_grad():
-            for word, vector in given.items():
+            for word, vector in vectors.items():
                 network.embedding.weight[vocabulary[word]] = vector
             network.embedding.weight[PADDING] = 0
         return network

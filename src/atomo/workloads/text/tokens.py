@@ -1,4 +1,4 @@
-"""Lines to tokens: what white space divides, or what a tokeniser of one's own makes of them."""
+"""Tokens of lines, divided by white space or by a tokeniser from a file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -15,7 +15,7 @@ from atomo.workloads.lines import digits, line_error, quoted, read_lines
 
 __all__ = ["dimension_of", "read_vectors"]
 
-WIDEST: Final = 16_384  # numbers a word; published ones have at most some hundreds
+WIDEST: Final = 16_384  # numbers a word; published vectors have at most some hundreds
 
 
 def dimension_of(path: Path) -> int:
@@ -32,8 +32,8 @@ def header(path: Path) -> tuple[int, int]:
     first = next(iter(read_lines(path)), "")
     parts = first.split()
     if len(parts) != 2 or not all(map(digits, parts)):
-        told = f"{quoted(first)}; expected two whole numbers, of words and of numbers each"
-        raise line_error(path, 1, told)
+        reason = f"{quoted(first)}; expected two whole numbers, of words and of numbers each"
+        raise line_error(path, 1, reason)
     words, dimension = map(int, parts)
     if not 1 <= dimension <= WIDEST:
         raise line_error(path, 1, f"{dimension} numbers a word; must be 1 to {WIDEST}")
@@ -47,15 +47,15 @@ def read_vectors(path: Path, wanted: set[str]) -> dict[str, Float[Tensor, " d"]]
         DataError: a line is not a word and its numbers, or there are fewer lines than announced.
     """
     words, dimension = header(path)
-    found: dict[str, Tensor] = {}
+    vectors: dict[str, Tensor] = {}
     number = 1
     for number, line in enumerate(read_lines(path), 1):
         word, *numbers = line.rstrip(" ").rsplit(" ", dimension)
         if number > 1 and word in wanted:
-            found[word] = vector(numbers, dimension, path, number)
+            vectors[word] = vector(numbers, dimension, path, number)
     if number - 1 != words:
         raise DataError(f"{path} has {number - 1} words, and its first line says {words}")
-    return found
+    return vectors
 
 
 def vector(texts: list[str], dimension: int, path: Path, number: int) -> Float[Tensor, " d"]:

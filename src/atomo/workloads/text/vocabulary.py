@@ -1,4 +1,4 @@
-"""Words to numbers. What stands in the training split alone decides, so every rank agrees."""
+"""Words to numbers. The vocabulary depends on the training split alone: every rank agrees."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -15,20 +15,20 @@ SPECIAL: Final = 2
 class Vocabulary:
     """The words of some sentences, the frequent first; ties go by spelling."""
 
-    def __init__(self, sentences: Iterable[Sequence[str]], least: int) -> None:
+    def __init__(self, sentences: Iterable[Sequence[str]], minimum: int) -> None:
         """Numbers the words.
 
         Args:
             sentences: the tokens of each.
-            least: occurrences below which a word is unknown.
+            minimum: occurrences below which a word is unknown.
         """
         counts = Counter(word for sentence in sentences for word in sentence)
-        kept = sorted((-count, word) for word, count in counts.items() if count >= least)
-        self.words = tuple(word for _, word in kept)
+        frequent = sorted((-count, word) for word, count in counts.items() if count >= minimum)
+        self.words = tuple(word for _, word in frequent)
         self._numbers = {word: number for number, word in enumerate(self.words, SPECIAL)}
 
     def __len__(self) -> int:
-        """Counts the numbers, the special ones included."""
+        """Counts the numbers, with the special numbers."""
         return len(self.words) + SPECIAL
 
     def __getitem__(self, word: str) -> int:

@@ -67,13 +67,13 @@ def list_images(folder: Path) -> list[str]:
     return paths
 
 
-def require_classes(expected: Sequence[str], found: Sequence[str], root: Path) -> None:
+def require_classes(expected: Sequence[str], present: Sequence[str], root: Path) -> None:
     """Checks the folders in `root` against the classes that there should be.
 
     Raises:
         DataError: one is missing, or is there and should not be.
     """
-    absent, odd = sorted({*expected} - {*found}), sorted({*found} - {*expected})
+    absent, odd = sorted({*expected} - {*present}), sorted({*present} - {*expected})
     if absent:
         raise DataError(f"{root} has no folder for class {absent[0]!r}; it needs {len(expected)}")
     if odd:
@@ -94,7 +94,7 @@ def decode_image(path: str) -> UInt8[Tensor, "3 h w"]:
             pixels = np.array(plain.convert("RGB"))
     except DataError:
         raise
-    except Exception as error:  # Pillow's readers let through whatever damaged bytes lead to
+    except Exception as error:  # Pillow's readers let any error of damaged bytes through
         raise DataError(f"cannot read image {path}: {error}") from error
     return torch.from_numpy(pixels).permute(2, 0, 1)
 
@@ -129,13 +129,13 @@ class Decoded:
 
     def __init__(self, paths: Sequence[str], size: tuple[int, int], *, keep: bool) -> None:
         self.paths, self.size = paths, size
-        kept = len(paths) if keep else 0
+        count = len(paths) if keep else 0
         # The system hands out pages as they are first written, so an unread image costs nothing.
-        self.pixels = torch.empty(kept, 3, *size, dtype=torch.uint8)
-        self.known = torch.zeros(kept, dtype=torch.bool)
+        self.pixels = torch.empty(count, 3, *size, dtype=torch.uint8)
+        self.known = torch.zeros(count, dtype=torch.bool)
 
     def read(self, indices: Int64[Tensor, " b"]) -> UInt8[Tensor, "b 3 h w"]:
-        """Returns the images at `indices`. Threads may call it at once: they write equal bytes."""
+        """Returns the images at `indices`. Threads may call it together: they write equal bytes."""
         if not len(self.known):
             return torch.stack([self.decode(index) for index in indices.tolist()])
         unknown = indices[~self.known[indices]]

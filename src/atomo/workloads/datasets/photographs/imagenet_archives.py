@@ -1,6 +1,6 @@
 """ImageNet's archives, as they are given out, become folders.
 
-`ILSVRC2012_img_train.tar` holds an archive a class; `ILSVRC2012_img_val.tar` images alone, whose
+`ILSVRC2012_img_train.tar` holds an archive a class; `ILSVRC2012_img_val.tar` images alone. Their
 classes `ILSVRC2012_devkit_t12.tar.gz` says.
 """
 
@@ -108,5 +108,5 @@ def class_folders(kit: Path, matlab: bytes) -> dict[int, str]:
     try:
         rows = loadmat(BytesIO(matlab), squeeze_me=True)["synsets"]
         return {int(row["ILSVRC2012_ID"]): str(row["WNID"]) for row in rows}
-    except Exception as error:  # the package lets through whatever damaged bytes lead to
-        raise DataError(f"{kit}: {CLASSES} is not what it should be: {error}") from error
+    except Exception as error:  # the package lets any error of damaged bytes through
+        raise DataError(f"{kit}: {CLASSES} cannot be read: {error}") from error

@@ -19,7 +19,7 @@ CLASSES: Final = (
 
 
 def load(data_dir: Path, image_size: int | None) -> Dataset:
-    """Reads the first of the folders that is there, whatever the size of its images."""
+    """Reads the first of the folders that is there, with images of any size."""
     shape = photo_shape(image_size)
     roots = [data_dir / folder for folder in FOLDERS]
     for root in roots:

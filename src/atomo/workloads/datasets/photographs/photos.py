@@ -56,7 +56,7 @@ class Augment:
     """A random change of a photograph, which brings it to its final size."""
 
     draws: int
-    """Numbers in [0, 1) that choose what happens."""
+    """Random numbers in [0, 1) that choose the augmentation."""
     change: Callable[
         [UInt8[torch.Tensor, "3 h w"], int, Sequence[float]], UInt8[torch.Tensor, "3 s s"]
     ]
@@ -144,7 +144,7 @@ def crop_box(
 
 
 def central_box(height: int, width: int) -> tuple[int, int, int, int]:
-    """Returns the largest central crop whose aspect ratio is within bounds."""
+    """Returns the largest central crop with an aspect ratio within bounds."""
     narrowest, widest = map(math.exp, LOG_RATIO)
     w = min(width, max(1, round(height * widest)))
     h = min(height, max(1, round(width / narrowest)))

@@ -49,7 +49,7 @@ class Preparation:
 
 
 def squash(photo: UInt8[torch.Tensor, "3 h w"], size: int) -> UInt8[torch.Tensor, "3 s s"]:
-    """Returns all of the photograph, whatever its aspect ratio was."""
+    """Returns the whole photograph, scaled without regard to its aspect ratio."""
     from torchvision.transforms.v2 import functional as transforms  # late: see data/official.py
 
     return cast(torch.Tensor, transforms.resize(photo, [size, size], antialias=True))
@@ -86,20 +86,24 @@ def prepare_images(data: Dataset, name: str, image_size: int | None) -> Dataset:
     Raises:
         ConfigError: there is no such way, the size is too small, or they are no colour images.
     """
-    way = PREPARATIONS[resolve("augmentation", name, PREPARATIONS)]
+    preparation = PREPARATIONS[resolve("augmentation", name, PREPARATIONS)]
     shape = photo_shape(image_size)
     if shape[1] < SMALLEST:
         raise ConfigError(
             f"image size {shape[1]}: --task 'images(augment={name})' takes at least {SMALLEST}"
         )
-    train, test = (photos(data, split, shape[1], way) for split in (data.train, data.test))
-    return replace(data, input_shape=shape, train=replace(train, augment=way.augment), test=test)
+    train, test = (photos(data, split, shape[1], preparation) for split in (data.train, data.test))
+    return replace(
+        data, input_shape=shape, train=replace(train, augment=preparation.augment), test=test
+    )
 
 
-def photos(data: Dataset, split: Split, size: int, way: Preparation) -> PhotoSplit:
+def photos(data: Dataset, split: Split, size: int, preparation: Preparation) -> PhotoSplit:
     """Returns a split as photographs, not augmented."""
     if isinstance(split, PhotoSplit):
-        return PhotoSplit(split.read, split.labels, size, way.normalise, view=way.view)
+        return PhotoSplit(
+            split.read, split.labels, size, preparation.normalise, view=preparation.view
+        )
     if not isinstance(split, ArraySplit) or data.input_shape[0] != 3:
         raise ConfigError(
             f"--task 'images(augment=...)': {data.name} has no colour images; choose another "
@@ -110,6 +114,6 @@ def photos(data: Dataset, split: Split, size: int, way: Preparation) -> PhotoSpl
         lambda index: read(torch.tensor([index]))[0],
         split.labels,
         size,
-        way.normalise,
-        view=way.view,
+        preparation.normalise,
+        view=preparation.view,
     )

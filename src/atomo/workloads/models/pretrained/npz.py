@@ -30,7 +30,7 @@ UNREADABLE: Final = (
     MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
 )  # fmt: skip
 UNUSED: Final = "pre_logits/"  # a layer before the head, which fine-tuning does without
-# In this order, each on what the former made of a key; the last turn paths into names.
+# Applied in this order, each to the last result; the last patterns turn paths into names.
 RENAMES: Final = tuple(
     (re.compile(pattern), into)
     for pattern, into in (
@@ -61,7 +61,7 @@ def read_npz(path: Path) -> Mapping[str, Tensor]:
     """Returns the tensors of a published file, by our names, in our layouts.
 
     Raises:
-        DataError: it is no such file, is damaged, or holds what would have to be unpickled.
+        DataError: it is no such file, is damaged, or holds objects that would have to be unpickled.
         ConfigError: a layer of attention lacks its query, key or value, or they differ in shape.
         OSError: it cannot be opened.
     """
@@ -70,11 +70,11 @@ def read_npz(path: Path) -> Mapping[str, Tensor]:
     return join_attention(path, tensors)
 
 
-def read_arrays(path: Path, said: str = "--weights") -> Mapping[str, Array]:
+def read_arrays(path: Path, option: str = "--weights") -> Mapping[str, Array]:
     """Reads the arrays of a file, by its own keys.
 
     Raises:
-        DataError: it is no such file, is damaged, or holds what would have to be unpickled.
+        DataError: it is no such file, is damaged, or holds objects that would have to be unpickled.
         OSError: it cannot be opened.
     """
     try:
@@ -82,19 +82,21 @@ def read_arrays(path: Path, said: str = "--weights") -> Mapping[str, Array]:
         with open_plain(path, linked=True) as content:
             file = np.load(content, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{said} {path} is one array, and no .npz file of several")
+                raise DataError(f"{option} {path} is one array, and no .npz file of several")
             if file.zip is not None:
-                check_size(path, said, file.zip)
+                check_size(path, option, file.zip)
             return {key: file[key] for key in file.files}
     except UNREADABLE as error:
-        raise DataError(f"{said} {path} is no .npz file of numbers: {error}") from error
+        raise DataError(f"{option} {path} is no .npz file of numbers: {error}") from error
 
 
-def check_size(path: Path, said: str, archive: zipfile.ZipFile) -> None:
+def check_size(path: Path, option: str, archive: zipfile.ZipFile) -> None:
     """Raises DataError where an archive would unpack to more than this machine's memory."""
-    size, most = sum(entry.file_size for entry in archive.infolist()), memory_bytes()
-    if size > most:
-        raise DataError(f"{said} {path} unpacks to {size} bytes; this machine's memory has {most}")
+    size, limit = sum(entry.file_size for entry in archive.infolist()), memory_bytes()
+    if size > limit:
+        raise DataError(
+            f"{option} {path} unpacks to {size} bytes; this machine's memory has {limit}"
+        )
 
 
 def our_name(key: str) -> str:
@@ -128,10 +130,10 @@ def join_attention(path: Path, tensors: Mapping[str, Tensor]) -> Mapping[str, Te
     part = re.compile(rf"\.({'|'.join(JOINED)})\.(weight|bias)$")
     whole = {name: tensor for name, tensor in tensors.items() if not part.search(name)}
     for name in dict.fromkeys(part.sub(r".{}.\2", name) for name in tensors.keys() - whole.keys()):
-        names = [name.format(each) for each in JOINED]
-        shapes = [tuple(tensors[each].shape) if each in tensors else None for each in names]
+        names = [name.format(key) for key in JOINED]
+        shapes = [tuple(tensors[key].shape) if key in tensors else None for key in names]
         if len({*shapes}) > 1:
-            told = ", ".join(f"{n} {s or 'missing'}" for n, s in zip(names, shapes, strict=True))
-            raise ConfigError(f"--weights {path}: queries, keys and values differ: {told}")
-        whole[name.format("qkv")] = torch.cat([tensors[each] for each in names])
+            listing = ", ".join(f"{n} {s or 'missing'}" for n, s in zip(names, shapes, strict=True))
+            raise ConfigError(f"--weights {path}: queries, keys and values differ: {listing}")
+        whole[name.format("qkv")] = torch.cat([tensors[key] for key in names])
     return whole

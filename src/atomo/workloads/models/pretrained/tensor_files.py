@@ -1,4 +1,4 @@
-"""Files of named tensors, of the kinds that can be read without running what they say."""
+"""Files of named tensors, in formats that can be read without running code."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,15 +25,15 @@ READ_ERRORS: Final = (
 
 
 def read_tensors(
-    path: Path, said: str, of_npz: Callable[[Path], Mapping[str, Tensor]], kinds: str
+    path: Path, option: str, of_npz: Callable[[Path], Mapping[str, Tensor]], kinds: str
 ) -> Mapping[str, Tensor]:
     """Returns all tensors of a file, by their names; nothing is unpickled.
 
     Args:
-        path: its suffix says what it is.
-        said: the option that names it, for errors.
+        path: the suffix gives the format.
+        option: the option that names it, for errors.
         of_npz: reads NumPy's.
-        kinds: what it may be, for errors.
+        kinds: the allowed formats, for errors.
 
     Raises:
         ConfigError: its name ends in neither `.npz` nor `.safetensors`.
@@ -47,10 +47,10 @@ def read_tensors(
                 with open_plain(path, linked=True):  # a pipe would be waited for
                     return load_file(path)
     except OSError as error:
-        raise DataError(f"{said} {path}: {error.strerror or error}") from error
+        raise DataError(f"{option} {path}: {error.strerror or error}") from error
     except READ_ERRORS as error:
-        raise DataError(f"{said} {path} is damaged: {error}") from error
+        raise DataError(f"{option} {path} is damaged: {error}") from error
     raise ConfigError(
-        f"{said} {path}: must be {kinds}; other kinds are read by unpickling, which runs what a "
-        "file says"
+        f"{option} {path}: must be {kinds}; other kinds are read by unpickling, which runs code "
+        "of the file"
     )

@@ -38,13 +38,13 @@ def load_weights(network: Module, path: Path) -> None:
             and the two shapes.
         DataError: it cannot be read, or holds NaN or infinity.
     """
-    found = read(path)
+    tensors = read(path)
     own = network.state_dict()
-    if odd := sorted(found.keys() - own.keys()):
+    if odd := sorted(tensors.keys() - own.keys()):
         raise misfit(path, f"the network has no {odd[0]} ({len(odd)} such tensors)")
     head = head_of(network)
     chosen = {
-        name: fit_tensor(path, name, found.get(name), own[name], name in head) for name in own
+        name: fit_tensor(path, name, tensors.get(name), own[name], name in head) for name in own
     }
     with torch.no_grad():
         for name, tensor in chosen.items():
@@ -71,7 +71,7 @@ def head_of(network: Module) -> frozenset[str]:
 
 
 def fit_tensor(
-    path: Path, name: str, found: Tensor | None, own: Tensor, head: bool
+    path: Path, name: str, tensor: Tensor | None, own: Tensor, head: bool
 ) -> Tensor | None:
     """Fits a tensor of a file to one of the network; None: the network keeps its own.
 
@@ -79,25 +79,25 @@ def fit_tensor(
         ConfigError: it is not there, or has another shape.
         DataError: it holds NaN or infinity.
     """
-    if found is None:
+    if tensor is None:
         if head or name.endswith(COUNTERS):
             return None
         raise misfit(path, f"it has no {name}, of {tuple(own.shape)}")
-    if found.shape != own.shape and found.dim() == own.dim():
-        if head and found.shape[1:] == own.shape[1:]:
+    if tensor.shape != own.shape and tensor.dim() == own.dim():
+        if head and tensor.shape[1:] == own.shape[1:]:
             return None  # another number of classes
-        if name.endswith(POSITIONS) and own.dim() == 3 and len(found) == 1:
-            found = resize_positions(found, own.shape[1])
-    if found.shape != own.shape:
-        shapes = f"{tuple(found.shape)} in the file and {tuple(own.shape)} in the network"
+        if name.endswith(POSITIONS) and own.dim() == 3 and len(tensor) == 1:
+            tensor = resize_positions(tensor, own.shape[1])
+    if tensor.shape != own.shape:
+        shapes = f"{tuple(tensor.shape)} in the file and {tuple(own.shape)} in the network"
         raise misfit(path, f"{name} is {shapes}")
-    if not found.isfinite().all():
+    if not tensor.isfinite().all():
         raise DataError(f"--weights {path}: {name} holds NaN or infinity")
-    return found
+    return tensor
 
 
-def misfit(path: Path, what: str) -> ConfigError:
-    return ConfigError(f"--weights {path} does not fit the network: {what}")
+def misfit(path: Path, reason: str) -> ConfigError:
+    return ConfigError(f"--weights {path} does not fit the network: {reason}")
 
 
 def resize_positions(
@@ -105,15 +105,15 @@ def resize_positions(
 ) -> Float[Tensor, "1 new width"] | Float[Tensor, "1 old width"]:
     """Resizes position embeddings of a square grid to another one, bilinear, corners on corners.
 
-    So the published code does it (`scipy.ndimage.zoom`, order 1); timm leaves half a cell at the
-    edges. Tokens before the grid, such as that of the class, keep theirs. What is no square grid
-    after equally many tokens is given back as it is.
+    The published code does the same (`scipy.ndimage.zoom`, order 1); timm leaves half a cell at
+    the edges. Tokens before the grid, such as the class token, keep their embeddings. Positions
+    are returned unchanged unless a square grid follows equally many tokens.
     """
     old, new = math.isqrt(positions.shape[1]), math.isqrt(tokens)
     before = tokens - new * new
     if positions.shape[1] - old * old != before:
         return positions
-    kept, grid = positions[:, :before].float(), positions[:, before:].float()
+    head, grid = positions[:, :before].float(), positions[:, before:].float()
     grid = grid.view(1, old, old, -1).permute(0, 3, 1, 2)
     grid = interpolate(grid, (new, new), mode="bilinear", align_corners=True)
-    return torch.cat([kept, grid.flatten(2).transpose(1, 2)], 1)
+    return torch.cat([head, grid.flatten(2).transpose(1, 2)], 1)

@@ -97,7 +97,7 @@ def test_it_answers_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         (["--latency", "-5us"], "--latency must be at least 0, got -5us"),
         (["--svd-rank", "-1"], "--svd-rank must be at least 0, got -1"),
         (["--compute=-1ms"], "--compute must be at least 0, got -1ms"),
-        (["--mode=normal"], "unknown option '--mode'; of `atomo train`, in place of what"),
+        (["--mode=normal"], "unknown option '--mode'; of `atomo train`, in place of the option"),
         (["--latency", "3"], "--latency '3': give a number with one of us, ms, s"),
         (["--workers", "0"], "--workers must be at least 1"),
         (["--code", "topq"], "topq"),

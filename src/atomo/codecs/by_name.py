@@ -2,7 +2,7 @@
 
 `bf16: conv1.weight fc*; svd(rank=3): conv2.weight` names codecs and the parameters that each
 encodes, in which `*` stands for any letters. The first that names a parameter counts; all others
-have the codec of the run. What `codecs.dense_fallback` says travels dense still does.
+have the codec of the run. Tensors that `codecs.dense_fallback` sends dense still travel dense.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Granularity(Enum):
     ENTRIES = auto()
     """Any number of parameters, flattened and concatenated: their shapes do not matter."""
     PARAMETER = auto()
-    """One parameter in its own shape, whatever that is."""
+    """A parameter in its own shape, of any dimensions."""
 
 
 @dataclass(frozen=True)
@@ -41,4 +41,4 @@ class Field:
     max_shape: tuple[int, ...]
     """The largest size of each dimension. A smaller one passes; `add_decoded` checks the rest."""
     max_entries: int | None = None
-    """The largest number of entries, if not all dimensions can be largest at once."""
+    """The largest number of entries, if not all dimensions can have their maximum together."""

@@ -46,7 +46,7 @@ class MomentumState:
         The waiting part of an entry is sent late, and its momentum would push again in a direction
         already taken. The new part is not late: clearing its momentum too would leave no momentum
         at all. If nothing waits, u is unchanged, as in SGD on the average. This extends the paper,
-        whose codecs leave most entries unsent.
+        with codecs that leave most entries unsent.
         """
         share = torch.add(grown.abs(), waiting.abs())
         torch.div(grown.abs(), share, out=share)

@@ -1,4 +1,4 @@
-"""Shared base of the summable codecs whose encoding is a linear map that a shared seed defines.
+"""Shared base of the summable codecs with a linear encoding that a shared seed defines.
 
 All workers of a step draw the same map from one seed, so that the sum of their vectors is the
 vector of the sum of their gradients, and an all-reduce of the vectors replaces an all-gather.

@@ -23,9 +23,9 @@ from atomo.errors import ConfigError
 __all__ = ["parse_codec", "read_call"]
 
 LONGEST: Final = 1000  # characters
-DEEPEST: Final = 8  # codecs within each other; each is decoded within the one around it
+DEEPEST: Final = 8  # nested codecs; decoding is nested too
 LARGEST: Final = 2**63 - 1  # of a whole number
-SHOWN: Final = 80  # characters of what is wrong
+SHOWN: Final = 80  # characters of a wrong specification in an error
 IN_ROUNDS: Final[Mapping[str, str]] = MappingProxyType(
     {"powersgd": "PowerSGD", "acpsgd": "ACPSGD", "chunked": "Chunked"}
 )
@@ -142,7 +142,7 @@ def value_of(tree: ast.expr, codecs: Mapping[str, type[Codec[Any]]], text: str) 
 
 
 def construct(codec: type[Codec[Any]], settings: dict[str, object]) -> Codec[Any]:
-    """Builds a codec from its settings, whose types its constructor checks."""
+    """Builds a codec from its settings; the constructor checks their types."""
     names = [field.name for field in fields(codec)]  # type: ignore[arg-type]
     for name in settings:
         if name not in names:

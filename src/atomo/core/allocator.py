@@ -1,7 +1,7 @@
-"""The C library's allocator, told that every step needs what the last one freed.
+"""Settings of the C library's allocator for steps that need the same memory again.
 
-By default glibc gives large blocks back to the system, and the next step has each of their pages
-mapped and cleared again: of a gradient of 45 MB that costs as much as copying it several times.
+By default glibc returns large freed blocks to the system. The next step then has each of their
+pages mapped and cleared again: for a gradient of 45 MB this costs as much as several copies.
 """
 
 import ctypes
@@ -13,16 +13,16 @@ __all__ = ["keep_freed_memory"]
 TRIM_THRESHOLD: Final = -1  # M_TRIM_THRESHOLD and M_MMAP_MAX of <malloc.h>
 MMAP_MAX: Final = -4
 NEVER: Final = 2**31 - 1
-# Whoever sets one of these has a wish of their own.
+# A user who sets a variable of these has configured the allocator.
 WISHES: Final = ("GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_",
                  "MALLOC_TRIM_THRESHOLD_", "LD_PRELOAD")  # fmt: skip
 
 
 def keep_freed_memory() -> bool:
-    """Makes this process keep its freed memory for itself. Returns whether it does.
+    """Makes this process keep its freed memory. Returns True on success.
 
-    It does not where the C library is another one than glibc, or where the environment says what
-    its allocator should do.
+    Returns False with another C library than glibc, or with an environment that configures the
+    allocator.
     """
     if any(wish in os.environ for wish in WISHES):
         return False

@@ -40,9 +40,9 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message)
 
 
-@cache  # it takes longer to make than to use, and keeps nothing of what it parses
+@cache  # building takes longer than parsing, and a parser keeps no state
 def parser(settings: type[Any], command: str, description: str) -> Parser:
-    """Returns the parser of a command whose options are the fields of `settings`."""
+    """Returns the parser of a command with the fields of `settings` as its options."""
     built = Parser(
         prog=f"atomo {command}",
         description=description,
@@ -59,7 +59,7 @@ def parser(settings: type[Any], command: str, description: str) -> Parser:
             type=CONVERTERS[next(iter(get_args(kind)), kind)],
             help=f"{field.metadata['help']} {shown_default(field)}",
             metavar="X",
-            # Alone, it says yes.
+            # The option without a value means yes.
             nargs="?" if truth_value else None,
             const=True if truth_value else None,
         )
@@ -73,10 +73,10 @@ def parse_arguments(
     description: str,
     build: Callable[..., S] | None = None,
 ) -> S:
-    """Returns the settings that a command line describes, made by `build` of what was given.
+    """Returns the settings that a command line describes, made by `build` of the given options.
 
     Raises:
-        ConfigError: an option is unknown, or a value is not what it takes.
+        ConfigError: an option is unknown, or a value has the wrong type.
     """
     options = [flag(field.name) for field in fields(settings)]  # type: ignore[arg-type]
     translated = join_negatives(translate_spellings(words, options), options)
@@ -92,9 +92,9 @@ def parse_arguments(
 
 
 def hint(name: str, options: Sequence[str]) -> str:
-    """Returns the end of an error about an unknown option: what to give in its place."""
+    """Returns the end of an error about an unknown option: the option to give in its place."""
     replacement = successor(name)
-    own = {*options, "--config"}  # which is read before the settings are
+    own = {*options, "--config"}  # read before the settings
     foreign = set(re.findall(r"`(--[a-z-]+)", replacement)) - own
     return f"of `atomo train`, {replacement}" if foreign else replacement or nearest(name, options)
 
@@ -125,7 +125,7 @@ def join_negatives(words: Sequence[str], options: Sequence[str]) -> list[str]:
 
 
 def translation(word: str, options: Sequence[str]) -> str:
-    """Returns one word of such a command line; whatever is no published option stays as it is."""
+    """Translates a word of a command line; a word that is no published option is unchanged."""
     name, equals, value = word.partition("=")
     dashed = name.replace("_", "-") if name.startswith("--") else name
     if dashed in options:
@@ -150,7 +150,7 @@ def to_arguments(settings: Any) -> list[str]:
 
 
 def flag(name: str) -> str:
-    """Returns a field's name as it is typed: `--batch-size` of `batch_size`."""
+    """Returns the option of a field: `--batch-size` of `batch_size`."""
     return "--" + name.replace("_", "-")
 
 
@@ -173,8 +173,8 @@ def yes_or_no(text: str) -> bool:
 
 
 def number_converter(kind: Callable[[str], Any], article: str) -> Callable[[str], Any]:
-    """Returns a converter of words for a parser, whose error says what it wanted: "a
-    whole number".
+    """Returns a converter of words for a parser; the error names the expected kind: "a whole
+    number".
     """
 
     def convert(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""The ranges of numbers that people give, and why one ends where it does."""
+"""Ranges of numeric settings, with the reasons for their limits."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ __all__ = ["ANY", "COUNT", "IMAGES", "PIXELS", "SECONDS", "THREADS", "Bound", "c
 @final
 @dataclass(frozen=True)
 class Bound:
-    """A range, both ends in it but for `above` and `below`, and the reasons for them."""
+    """A range with both ends, except for `above` and `below`, and the reasons for the ends."""
 
     least: int | float
     most: int | float
@@ -49,12 +49,12 @@ THREADS: Final[Bound] = Bound(0, 1024, why_most="threads beyond the cores of a h
 
 
 def check(values: object, bounds: Mapping[str, Bound], name: Callable[[str], str]) -> None:
-    """Raises ConfigError for the first attribute that is out of its range; None is in all.
+    """Raises ConfigError for the first attribute that is out of its range; None is in every range.
 
     Args:
         values: has an attribute for each bound.
         bounds: by the name of the attribute.
-        name: what to call it in the message.
+        name: returns the name of an attribute in the message.
     """
     for attribute, bound in bounds.items():
         value: Any = getattr(values, attribute)

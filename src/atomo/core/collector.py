@@ -1,8 +1,8 @@
-"""Python's garbage collector, told that what is imported stays.
+"""Imports that exclude their objects from Python's garbage collection.
 
-Importing PyTorch makes some hundred thousand objects. The collector looks through them again and
-again while they are made, during training whenever it has made a few objects of its own, and
-three times more at exit: half as long again as the import itself, for each rank of a job.
+Importing PyTorch makes some hundred thousand objects. The collector scans them again and again:
+during the import, during training, and three times more at exit. Together this takes half as long
+as the import itself, for each rank of a job.
 """
 
 import gc
@@ -14,10 +14,10 @@ __all__ = ["import_for_good"]
 
 
 def import_for_good(name: str) -> ModuleType:
-    """Imports a module and what it needs, and has the collector leave alone all there is by then.
+    """Imports a module, and excludes all existing objects from garbage collection.
 
-    A module that was imported before is returned as it is: whoever imported it may have objects
-    that should be collected.
+    A module that was imported before is only returned: the program may already have objects that
+    should be collected.
     """
     if name in sys.modules:
         return sys.modules[name]

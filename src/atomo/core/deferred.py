@@ -1,13 +1,12 @@
-"""Modules that are imported when something of them is first used.
+"""Deferred imports: a module is imported on first use of an attribute.
 
-PyTorch takes seconds to import. A command that only reads options and starts processes, which
-compute, has no use for it but in type annotations, so such a command defers it: from then on
-`import torch` gives a stand-in, and the first `torch.anything` that runs imports it. Nothing else
-changes, in no other process.
+PyTorch takes seconds to import. A command that only reads options and starts processes needs it in
+type annotations alone, so the command defers it: `import torch` then returns a placeholder, and the
+first access to an attribute imports the module. Other processes are not affected.
 
-It pays where nothing of the module is used while others are imported. The modules that these
-commands need are written that way: `import torch` and `torch.Tensor`, not `from torch import
-Tensor`; annotations stay text (`from __future__ import annotations`); no constant is made of it.
+Deferring saves time only if no module uses PyTorch during its own import. The modules that these
+commands need are written accordingly: `import torch` and `torch.Tensor`, not `from torch import
+Tensor`; annotations stay text (`from __future__ import annotations`); no constant needs PyTorch.
 """
 
 import sys
@@ -30,5 +29,5 @@ class StandIn(ModuleType):
 
 
 def defer(name: str) -> None:
-    """Has a module imported only when something of it is used, unless that has happened already."""
+    """Defers the import of a module to its first use, unless the module is imported already."""
     sys.modules.setdefault(name, StandIn(name))

@@ -1,10 +1,9 @@
-"""Between the memory of a device and its host's, with as few waits for the device as there can be.
+"""Copies between a device and its host with a minimum of waits for the device.
 
-A plain copy waits until the device has done all that it was given before, either way, and one after
-another for each tensor. From and to pinned memory it takes its turn on the device's stream instead:
-what goes there is not waited for at all, and what comes back is waited for once. PyTorch keeps what
-was pinned and lends it again once the device is done with it, so that the next step's staging takes
-no new memory.
+A plain copy, in either direction, waits for all earlier work of the device, once for each tensor. A
+copy from or to pinned memory is work on the device's stream instead: a copy to the device needs no
+wait, and all copies to the host need one. PyTorch's allocator caches pinned memory and reuses it
+after the device has finished with it, so that the next step's staging takes no new memory.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ __all__ = [
 ]
 
 STAGED: Final = {"cuda"}
-"""The kinds of devices whose copies pinned memory spares a wait."""
+"""The types of devices with asynchronous copies from and to pinned memory."""
 
 
 def uses_pinned_memory(device: torch.device) -> bool:
-    """True if copies between a device and pinned memory spare a wait."""
+    """True if copies between a device and pinned memory are asynchronous."""
     return device.type in STAGED
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Returns the tensor on a device; from the host without waiting for what that has still to do.
+    """Returns the tensor on a device; a copy from the host does not wait for the device.
 
     Args:
-        tensor: on any device; itself where it is there already.
-        device: where it is to be. What is computed there on the current stream finds it.
+        tensor: on any device; returned unchanged if it is on `device`.
+        device: the target; work on its current stream sees the copy.
     """
     if tensor.device.type == "cpu" and uses_pinned_memory(device):
         return tensor.pin_memory().to(device, non_blocking=True)
@@ -47,7 +46,7 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Returns the tensors on the CPU, with one wait for all; those that are there as they are.
+    """Returns the tensors on the CPU, with one wait for all; tensors on the CPU are not copied.
 
     Args:
         tensors: on the CPU and on one device besides, made on its current stream.
@@ -62,7 +61,7 @@ def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def start_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy on the host that is on its way, to pinned memory."""
+    """Starts a copy to pinned memory of the host, and returns it before it is complete."""
     if not uses_pinned_memory(tensor.device):
         return tensor.cpu()
     room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -70,19 +69,19 @@ def start_copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def module_of(device: torch.device) -> Any:
-    """Returns PyTorch's module of a kind of device: its streams and events."""
+    """Returns PyTorch's module of a device type, with its streams and events."""
     return torch.get_device_module(device)
 
 
 @final
 class AsyncScalars:
-    """Numbers that a device computes, on their way to the host while it computes on."""
+    """Scalars that a device computes, copied to the host while the device continues."""
 
     def __init__(self, *numbers: torch.Tensor) -> None:
-        """Begins to copy them.
+        """Starts the copy.
 
         Args:
-            numbers: scalars on one device, of which the current stream makes the last.
+            numbers: scalars on one device; its current stream computes the last of them.
         """
         self._here: Any = None
         self._found = torch.empty(0)
@@ -94,9 +93,7 @@ class AsyncScalars:
             self._here = module_of(joined.device).current_stream(joined.device).record_event()
 
     def values(self) -> list[float]:
-        """Returns the numbers; waits for what was computed up to them, and for nothing that came
-        later.
-        """
+        """Returns the numbers; waits for work up to their copy, and not for later work."""
         if self._here is not None:
             self._here.synchronize()
         numbers: list[float] = self._found.tolist()
@@ -105,7 +102,7 @@ class AsyncScalars:
 
 @final
 class SideStreams:
-    """A stream of each device beside the one on which it computes, for what may overlap that."""
+    """A side stream of each device, for work that may overlap its current stream."""
 
     def __init__(self) -> None:
         self._streams: dict[torch.device, Any] = {}
@@ -116,8 +113,8 @@ class SideStreams:
         """Returns a context factory: its block computes on the side stream, after all work
         submitted to this device before the call.
 
-        The block may run in another thread, and there are as many as one likes: they follow each
-        other on the stream in the order in which they begin. On the CPU it runs as any other.
+        Blocks may run in other threads, in any number: they follow each other on the stream in the
+        order of their start. On the CPU the context does nothing.
         """
         if device.type == "cpu":
             return nullcontext
@@ -128,13 +125,14 @@ class SideStreams:
 
         @contextmanager
         def beside() -> Iterator[None]:
-            with module.stream(stream):  # and on this device, which another thread need not be at
+            # Selects this device too: another thread may have another current device.
+            with module.stream(stream):
                 stream.wait_event(here)
                 yield
 
         return beside
 
     def join(self) -> None:
-        """Has what is computed here from now on follow what was computed beside."""
+        """Makes later work of the current streams wait for the side streams."""
         for device, stream in self._streams.items():
             module_of(device).current_stream(device).wait_stream(stream)

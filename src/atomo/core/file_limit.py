@@ -10,6 +10,6 @@ __all__ = ["file_limit"]
 
 
 def file_limit() -> int | None:
-    """Reads the limit, bytes; None: there is none."""
+    """Returns the limit in bytes; None if there is no limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     return None if limit == resource.RLIM_INFINITY else limit

@@ -34,7 +34,7 @@ def truth(word: str) -> bool:
 
 
 def resolve(kind: str, name: str, known: Iterable[str]) -> str:
-    """Returns the spelling in `known` of what `name` means, here or in another published system.
+    """Returns the spelling in `known` of a name, which may be that of another published system.
 
     Case, `-`, `_` and `/` make no difference.
 

@@ -12,9 +12,9 @@ STREAMS: Final = ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"))
 def prepare_environment() -> None:
     """Opens closed standard streams on the null device, and sets HOME to `/` if it is missing.
 
-    A closed stream's number would otherwise go to the next file that is opened, which then gets
-    what was meant for people. Open MPI does not start without HOME, and other libraries would make
-    a folder of the name `~`.
+    The next opened file would otherwise get a closed stream's number, and with it the output for
+    the user. Open MPI does not start without HOME, and other libraries would make a folder named
+    `~`.
     """
     for number, name, mode in STREAMS:
         try:
@@ -28,10 +28,10 @@ def prepare_environment() -> None:
 
 
 def null_stream(mode: str) -> TextIO:
-    """Returns a stream that takes everything and has nothing."""
+    """Returns a stream on the null device."""
     return open(os.devnull, mode, encoding="utf-8")  # type: ignore[return-value]
 
 
 def silence_output() -> None:
-    """Discards all output from now on: it cannot be written, and more would fail too."""
+    """Discards all later output: it cannot be written, and another write would fail too."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

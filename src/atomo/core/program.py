@@ -1,4 +1,4 @@
-"""Entry points of command-line programs: finding the command, exit codes, signals."""
+"""Entry points of command-line programs: choice of the command, exit codes, signals."""
 
 import errno
 import os
@@ -31,11 +31,11 @@ def dispatch(
     """Runs one command and returns its exit code (`atomo.errors` lists them).
 
     Args:
-        program: its name, for messages.
-        commands: what there is, by name.
-        usage: what `--help` says.
-        versions: the line that `--version` prints.
-        act: runs the command of a name with what follows it.
+        program: the name, for messages.
+        commands: the commands by name.
+        usage: returns the text of `--help`.
+        versions: returns the line of `--version`.
+        act: runs the command of a name with the words after it.
         arguments: the command line; None: that of this process.
     """
     prepare_environment()
@@ -52,14 +52,14 @@ def dispatch(
         return 2
     try:
         code = act(name, options)
-        sys.stdout.flush()  # here, where it may fail, and not at the very end
+        sys.stdout.flush()  # here, where an error is handled, and not at exit
         return code
     except AtomoError as error:
         sys.stderr.write(f"{program} {name}: {visible(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # who read our output is gone, as in `atomo train | head`
+    except BrokenPipeError:  # the reader of the output is gone, as in `atomo train | head`
         silence_output()
         return INTERRUPTED
     except OSError as error:
@@ -68,7 +68,7 @@ def dispatch(
             return ConfigError.exit_code
         if error.errno not in NO_ROOM or error.filename is not None:
             raise
-        silence_output()  # our own files are written elsewhere, and their errors are ours
+        silence_output()  # errors of a run's own files have another type
         sys.stderr.write(f"{program} {name}: cannot write the output: {error.strerror}\n")
         return AtomoError.exit_code
 
@@ -83,8 +83,9 @@ def has_working_folder() -> bool:
 
 @contextmanager
 def signals_handled(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Calls `handler` for Ctrl-C, SIGTERM and a closed terminal, for as long as the block lasts."""
-    numbers = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]  # as nohup does
+    """Calls `handler` for Ctrl-C, SIGTERM and a closed terminal during the block."""
+    # A signal that is ignored, as under nohup, stays ignored.
+    numbers = [n for n in SIGNALS if signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield

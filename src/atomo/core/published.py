@@ -22,18 +22,18 @@ class Spelling:
     """An option of another system."""
 
     theirs: str
-    """As it is typed there, with `-` for `_`."""
+    """The option in the other system, with `-` for `_`."""
     systems: str
     ours: str
-    """The text for people: the option to give in its place, or that it works."""
+    """The text for the user: the option to give in its place, or that the option works."""
     option: str = ""
-    """The option of ours that it is taken as; empty: it is refused."""
+    """The equal option of Atomo; empty: the option is refused."""
     value: str = ""
-    """The value that it stands for, where it takes none."""
+    """The implied value, if the option takes none."""
 
 
 def accepted_spelling(published: str, systems: str, option: str, value: str = "") -> Spelling:
-    """Returns an option that means what one of ours does."""
+    """Returns an option with the same meaning as an option of Atomo."""
     shown = f"{option} {value}".strip()
     return Spelling(published, systems, f"works, as `{shown}`", option, value)
 
@@ -108,7 +108,7 @@ OPTIONS: Final[Mapping[str, Spelling]] = MappingProxyType(
     {spelling.theirs: spelling for spelling in ALL}
 )
 
-# Names by the kind of what they name, folded as `names.fold` does. One that is ours too is ours.
+# Names by kind, folded as `names.fold` does. A name that Atomo has too means Atomo's.
 NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "codec": MappingProxyType(
@@ -136,9 +136,9 @@ def successor(option: str) -> str:
     """Names the replacement of an option, as the end of an error; empty: nobody published it.
 
     >>> successor("--fusion-num")
-    'in place of what MergeComp has: `--fusion count:GROUPS`'
+    'in place of the option of MergeComp: `--fusion count:GROUPS`'
     """
     spelling = OPTIONS.get(option.replace("_", "-") if option.startswith("--") else option)
-    if spelling is None or spelling.option:  # what works as one of ours is of another command
+    if spelling is None or spelling.option:  # an accepted option belongs to another command
         return ""
-    return f"in place of what {spelling.systems} has: {spelling.ours}"
+    return f"in place of the option of {spelling.systems}: {spelling.ours}"

@@ -1,6 +1,6 @@
-"""Seeds that derive from names and numbers, so that nothing random is ever state.
+"""Seeds derived from names and numbers, so that no random generator is part of the state.
 
-Whoever resumes a run, or computes on another host, derives the same seed from the same words.
+A resumed run, and another host, derive the same seed from the same words.
 """
 
 import xxhash
@@ -9,8 +9,7 @@ __all__ = ["derive"]
 
 
 def derive(*words: int | str) -> int:
-    """Returns a seed of 63 bits for what `words` describe, such as (run seed, "encode", step,
-    worker).
+    """Returns a seed of 63 bits for `words`, such as (run seed, "encode", step, worker).
 
     >>> derive(0, "encode", 1) == derive(0, "encode", 1) != derive(0, "encode", 2)
     True

@@ -84,7 +84,7 @@ def read_start(path: Path, limit: int) -> bytes:
 def read_text(path: Path, limit: int = MOST_TEXT) -> str:
     """Reads all of a file in UTF-8 that a person named, also through a link, or of a pipe.
 
-    A pipe is what `--config <(command)` names in a shell.
+    In a shell, `--config <(command)` names a pipe.
 
     Raises:
         OSError: it cannot be read, is no file, has more than `limit` bytes, or nobody writes to the
@@ -97,10 +97,10 @@ def read_text(path: Path, limit: int = MOST_TEXT) -> str:
 
 
 def is_pipe(path: Path) -> bool:
-    """Returns whether a pipe is at `path`, or what a link there leads to is one."""
+    """True if `path` is a pipe, or a link to a pipe."""
     try:
         return stat.S_ISFIFO(os.stat(path).st_mode)
-    except OSError:  # whoever reads it says why
+    except OSError:  # the later read raises the error
         return False
 
 
@@ -116,7 +116,7 @@ def read_pipe(path: Path, limit: int) -> bytes:
     ready.register(descriptor, select.POLLIN)
     try:
         while len(data) <= limit:
-            # Without a writer a read would end at once, and before the writer has come as well.
+            # Without a writer, or before the writer opens the pipe, a read would end immediately.
             if not ready.poll(1e3 * PIPE_S):
                 raise OSError(errno.ETIMEDOUT, f"nothing came in {PIPE_S:g} s", str(path))
             if not (part := os.read(descriptor, 2**16)):
@@ -203,7 +203,7 @@ def plain(path: Path, flags: int, *, linked: bool = False) -> int:
                 check_kind(path, os.lstat(path).st_mode)
         raise
     try:
-        # The kind is asked of what was opened: by name it may be another thing a moment later.
+        # The kind of the open file, not of the path: another file may have this name by now.
         check_kind(path, os.fstat(descriptor).st_mode)
     except BaseException:
         os.close(descriptor)

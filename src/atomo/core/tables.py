@@ -1,8 +1,7 @@
-"""Tables of what can be asked for by name, a line each: a module and a name in it.
+"""Tables of objects by name: each line names a module and an attribute of it.
 
-A line of text in place of an import and a mention, so that what is added needs only one. And who
-asks for one thing needs nothing of what the others need: its module is imported when it is asked
-for, while names are there without any.
+A new object needs one line of text, and no import. A lookup imports only the module of its object;
+listing the names imports nothing.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,9 +27,9 @@ class Table(Mapping[str, T]):
         """Creates a table.
 
         Args:
-            package: where the modules are.
-            places: "module:name" below `package`; where a mapping stands there, it has the thing by
-                its name in this table.
+            package: of the modules.
+            places: "module:attribute" in `package`, by name; if the attribute is a mapping, its
+                entry of this name.
         """
         self.places = MappingProxyType(dict(places))
         self._package = package

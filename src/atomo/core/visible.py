@@ -1,7 +1,7 @@
-"""Text of others, made safe to show: of bounded length, and without control characters.
+"""External text, made safe to show: of bounded length, and without control characters.
 
-An error text, a file name or a remark of another program may have any characters, and a terminal
-obeys some of them: they move the cursor, change its title, or hide what stands before them.
+An error text, a file name or a message of another program may have any characters. A terminal
+obeys some of them: they move the cursor, change its title, or hide earlier text.
 """
 
 import re
@@ -9,16 +9,16 @@ from typing import Final
 
 __all__ = ["LONGEST_ERROR", "shorten", "visible"]
 
-LONGEST_ERROR: Final = 2**16  # characters of an error text: a pipe takes as many bytes at once
-# Control characters but for tabs and ends of lines, marks that change the direction of text, other
-# ends of lines, and the halves of characters that stand for bytes of no encoding.
+LONGEST_ERROR: Final = 2**16  # characters of an error text: the capacity of a pipe, in bytes
+# Control characters except tabs and line ends, marks that change the direction of text, other line
+# ends, and lone surrogates, which stand for bytes that could not be decoded.
 HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def visible(text: str) -> str:
-    r"""Replaces what a terminal would obey by its escape, as Python writes it.
+    r"""Replaces characters that a terminal would obey by their escapes, as Python writes them.
 
     >>> print(visible("\x1b[31mred"))
     \x1b[31mred

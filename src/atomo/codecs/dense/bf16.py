@@ -1,8 +1,8 @@
 """`bf16`: the upper half of each float32: its range, with 8 bits of precision.
 
 Law: contraction, and summable in float32; rounding to nearest is biased within a step, so a
-residual memory keeps what it drops. Bits: 16 an entry, and fewer on the wire, where blosc shortens
-the exponents.
+residual memory keeps the rounding errors. Bits: 16 an entry, and fewer on the wire, where blosc
+shortens the exponents.
 """
 
 from __future__ import annotations

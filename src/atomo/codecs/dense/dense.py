@@ -50,7 +50,7 @@ class Dense(Codec[Entries]):
         residual: Float[torch.Tensor, "*s"],
         generator: torch.Generator,
     ) -> Entries:
-        # Not a view of what is kept, which has nothing left.
+        # Not a view of the residual, which becomes zero.
         payload = self.encode(residual + gradient, generator)
         residual.zero_()
         return payload

@@ -4,7 +4,7 @@ Gradients are often below 6e-5, the smallest normal float16: a cast alone would 
 costs no precision, and prevents harm by underflow and overflow.
 
 Law: contraction, and summable in float32; rounding to nearest is biased within a step, so a
-residual memory keeps what it drops. Bits: 16 an entry.
+residual memory keeps the rounding errors. Bits: 16 an entry.
 
 Micikevicius et al., "Mixed Precision Training", ICLR 2018, on why such gradients need a scale.
 """

@@ -1,7 +1,7 @@
 """Natural compression: each entry rounded at random to one of the two nearest powers of two.
 
 For 2^e <= |x| < 2^(e+1) it is the upper power with probability (|x| - 2^e) / 2^e. That is one look
-at the bits of a float32: its mantissa against random ones.
+at the bits of a float32: its mantissa against random bits.
 
 Law: unbiased, with a variance of at most ||g||^2 / 8. Bits: 9 an entry packed, 3.9 when coded.
 
@@ -120,7 +120,7 @@ def add_powers(payloads: Sequence[Powers], out: Float[torch.Tensor, " n"], scale
     exponents = entropy.decompress_all(
         [payload.words for payload in payloads], len(out), out.device
     )
-    # What came in was scaled up by 2^shift, exactly; `scale` takes that back, exactly too.
+    # The encoder scaled the values by 2^shift, exactly; `scale` divides by it, exactly too.
     scales = [math.ldexp(scale, -shift_of(payload)) for payload in payloads]
     powers.add_all_powers(exponents, [payload.signs for payload in payloads], out, scales)
 

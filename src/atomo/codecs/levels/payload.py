@@ -1,7 +1,7 @@
 """Payload of `qsgd` and `terngrad`: signed levels, several to a byte, and the norms of buckets.
 
 How many levels fit a byte depends on how large they are: `kernels.quantise.FORMS` are bytes of so
-many digits of some base. A form whose digits hold nearly all levels of a gradient is small, and
+many digits of some base. A form with digits for nearly all levels of a gradient is small, and
 the few levels that it cannot hold travel apart, as escapes.
 """
 

@@ -78,8 +78,8 @@ class QSGD(Codec[Levels]):
                 )
         if self.levels and self.bits != QSGD.bits:
             raise ConfigError(
-                f"qsgd: bits={self.bits} and levels={self.levels} both say how many levels there "
-                f"are, and bits={self.bits} are {2**self.bits - 1}; give one of them"
+                f"qsgd: bits={self.bits} and levels={self.levels} both set the number of "
+                f"levels, and bits={self.bits} means {2**self.bits - 1}; leave out one"
             )
         check_known(self.id, "norm", self.norm, NORMS)
         check_known(self.id, "coding", self.coding, CODINGS)

@@ -1,6 +1,6 @@
 """TernGrad: each entry rounded at random to -m, 0 or m, with one m for a layer.
 
-With `scale=shared` that is one m for all workers: then m times a small integer is what they sum to
+With `scale=shared` all workers have the same m: their sum is m times a small integer
 ("scaler sharing", section 3.3 of the paper).
 
 Law: none by default, as clipping is biased; with `clip=0` unbiased. Bits: 1.6 an entry packed, 1.2
@@ -95,7 +95,8 @@ class TernGrad(Codec[Levels]):
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Levels:
         values = flat(gradient, self.id)
-        requested = self.requested_scale(values)  # in any case: it finds what is not finite
+        # Called for a given scale too: it refuses entries that are not finite.
+        requested = self.requested_scale(values)
         norms = torch.full((1,), self.given or requested, device=values.device)  # filled there
         return to_levels(values, norms, len(values), quantise.GIVEN, 1, 1.0, self.coding, generator)
 

@@ -112,7 +112,7 @@ class OneBit(Codec[Halves]):
     def add_all(
         self, payloads: Sequence[Halves], out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
-        # Two means speak for the whole layer, whatever the setting: so did the first frames.
+        # Two means are those of the whole layer, with any setting, as in the first frame format.
         for whole, same in groupby(payloads, lambda payload: len(payload.means) == 2):
             row, halves = out.numel() if whole else self.row(out.shape), [*same]
             words, means = [half.words for half in halves], [half.means for half in halves]

@@ -72,8 +72,8 @@ class Voting(Codec[Signs]):
         """Replaces the mean by the majority: its sign, or 0 on a tie, which rounding must not
         decide.
         """
-        # What is no tie is at least 1 / workers away from 0: four decimals keep that of thousands
-        # of workers, and drop what rounding left of a tie.
+        # A sum that is no tie is at least 1 / workers away from 0: four decimals keep it for
+        # thousands of workers, and drop the rounding error of a tie.
         mean.round_(decimals=4).sign_()
 
 

@@ -1,10 +1,10 @@
 """LSS (CASQ): entries in clusters of like size, means of hashed buckets, entropy-coded clusters.
 
-Each entry goes to the nearest centre of its sign, and among the buckets of that cluster to the one
-that a hash of its index says. Sent are the cluster of each entry and the mean of each bucket; a
-cluster has the more buckets the larger its centre and the wider its values (`lss_model`).
+Each entry goes to the nearest centre of its sign, and among the buckets of that cluster to the
+bucket that a hash of its index says. Sent are the cluster of each entry and the mean of each
+bucket; a cluster has the more buckets the larger its centre and the wider its values (`lss_model`).
 
-Law: contraction. What is decoded is the projection onto all vectors that are constant on every
+Law: contraction. The decoded vector is the projection onto all vectors that are constant on every
 bucket, and no bucket mixes signs: the sum of each bucket is kept, and the error is below the
 gradient. Bits: log2(2 `clusters`) an entry packed, 3.9 when coded.
 
@@ -52,7 +52,7 @@ class LSS(Codec[Means]):
     """Sends which cluster an entry is in, and the mean of its bucket stands for it.
 
     The paper trains a model every ten steps, which all workers must then agree on. Here it is
-    trained on a sample at each step, in a fraction of the time that the entries take, and whatever
+    trained on a sample at each step, in a fraction of the time that the entries take, and any
     decoding needs of it travels in the frame: sixteen numbers. There is nothing to agree on.
 
     Raises:
@@ -60,7 +60,7 @@ class LSS(Codec[Means]):
     """
 
     clusters: int = 8
-    """For each sign, one of them of outliers. Higher => less error, more bytes."""
+    """Clusters for each sign, with a cluster of outliers. Higher => less error, more bytes."""
     buckets: int = 4096
     """Over all clusters. Higher => less error, more bytes."""
     share: str = "centre"

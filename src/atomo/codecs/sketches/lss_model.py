@@ -1,6 +1,6 @@
 """The model of `lss`: clusters of entries by value, trained on a sample of the gradient.
 
-A gradient has few large entries and many small ones, so per sign the largest 5 % are one cluster,
+A gradient has few large and many small entries, so per sign the largest 5 % are one cluster,
 and k-means, started by k-means++ (Arthur and Vassilvitskii, SODA 2007), finds the others. On a line
 both are cheap: the entries nearest to a centre are a run of the sorted values.
 """
@@ -26,12 +26,12 @@ RUN: Final = 16  # sampled entries that lie together: a line of the cache
 OUTLIERS: Final = 0.95  # quantile of the magnitudes of a sign
 SIDES: Final = clusters.MAX_CLUSTERS // 2  # clusters of a sign, at most
 PASSES: Final = 20  # of Lloyd's algorithm; more => closer to a local optimum
-BINS: Final = 64  # of the histogram whose entropy a cluster has
+BINS: Final = 64  # of the histogram for the entropy of a cluster
 
 
 @dataclass(frozen=True)
 class Clusters:
-    """A trained model: 8 clusters of negative entries, then 8 of positive ones, by value."""
+    """A trained model: 8 clusters of negative and 8 of positive entries, by value."""
 
     thresholds: Float[torch.Tensor, " 15"]
     """Between them; infinite around clusters that are not used."""
@@ -140,9 +140,9 @@ def plus_plus(
 def lloyd(
     values: Float[torch.Tensor, " m"], chosen: Float[torch.Tensor, " c"]
 ) -> Float[torch.Tensor, " c"]:
-    """Centres moved to the means of what is nearest to them, until they stay.
+    """Moves centres to the means of their nearest values, until they stay.
 
-    What is nearest to a centre on a line is a run of the ordered values, and the sum of a run is a
+    The nearest values of a centre are a run of the ordered values, and the sum of a run is a
     difference of two running sums: a pass takes a search for each centre, not a look at each value.
     """
     sums = torch.cat([values.new_zeros(1), values.cumsum(0)])

@@ -48,7 +48,7 @@ class Sketched:
     head: Int64[torch.Tensor, " head"]
     """The number of non-zero entries, and the seed of the hashes."""
     places: UInt8[torch.Tensor, " bytes"]
-    """The Rice-coded positions of the non-zero entries or of the zeros, whichever are fewer."""
+    """The Rice-coded positions of the non-zero entries or of the zeros: the smaller set."""
     groups: Int32[torch.Tensor, " words"]
     """The groups after `kernels.entropy.compress`; empty without entries, as `cells` is."""
     cells: Int32[torch.Tensor, " more_words"]
@@ -61,7 +61,7 @@ class Sketched:
 @final
 @dataclass(frozen=True)
 class SketchML(Codec[Sketched]):
-    """256 quantiles for each sign, in 8 groups, which bound what a collision costs.
+    """256 quantiles for each sign, in 8 groups, which bound the error of a collision.
 
     Bucket ends are rounded to seven bits after the leading bit, so that a table maps an entry to
     its bucket. In long gradients, quantiles and means come from an eighth of the entries. Entries
@@ -121,7 +121,8 @@ class SketchML(Codec[Sketched]):
         if not len(present):
             none = torch.empty(0, dtype=torch.int32)
             return Sketched(head, places, none, none, torch.tensor([0]), means)
-        remainder = None if residual is None else present  # which is `residual`, or some of it
+        # `present` shares the memory of `residual`, or is a selection of it.
+        remainder = None if residual is None else present
         groups, cells = quantiles.sketch(present, table, self.cells, seed, means, remainder)
         if residual is not None and chosen is not None:
             residual[chosen] = present
@@ -192,7 +193,7 @@ class SketchML(Codec[Sketched]):
 def nonzero(
     values: Float[torch.Tensor, " n"],
 ) -> tuple[Bool[torch.Tensor, " n"] | None, UInt8[torch.Tensor, " bytes"]]:
-    """Finds the entries whose upper half is not zero (None if all are), and the Rice code of their
+    """Finds the entries with an upper half other than zero (None: all), and the Rice code of their
     positions or of the other positions.
 
     Raises:
@@ -213,7 +214,7 @@ def places_of(
     """Reads the positions of the `count` entries; None stands for all positions.
 
     Raises:
-        NotIndices: the bytes are not what `nonzero` made.
+        NotIndices: the bytes are no result of `nonzero`.
     """
     if not 0 <= count <= entries:
         raise rice.NotIndices(f"{count} of {entries} entries")
@@ -261,13 +262,13 @@ def sizes_of(
 ) -> tuple[Int64[np.ndarray, " used"], Float64[np.ndarray, " used"]]:
     """Returns the buckets of the halves, and the decoded magnitude of each bucket.
 
-    A bucket whose only half is zero is left out: it is never read.
+    A bucket with no half but zero is left out: it is never read.
     """
     total, among = (np.bincount(numbers, part, quantiles.SKETCH_BUCKETS) for part in (added, seen))
     used, lowest = np.unique(numbers[1:INFINITE], return_index=True)
     halves = (1 + lowest).astype(np.uint32)  # the lowest of each bucket
     low = (halves << 16).view(np.float32).astype(np.float64)
     mean = np.where(among[used] > 0, total[used] / among[used].clip(1), low)
-    # To decode to at most twice the lower end keeps every entry of the bucket, and of larger ones
-    # that are read as this one, no farther off than zero is.
+    # A decoded value of at most twice the lower end keeps every entry of the bucket, and of larger
+    # buckets that are read as this one, no farther off than zero is.
     return used, np.minimum(mean, 2 * low)

@@ -37,7 +37,7 @@ LONGEST = 2**20
 @final
 @dataclass(frozen=True)
 class ChunkTopK(Codec[Sparse]):
-    """The `ratio` of all chunks whose L1 norm is largest, with all their entries.
+    """The `ratio` of all chunks with the largest L1 norms, with all their entries.
 
     The count and the indices of the payload are those of chunks.
 

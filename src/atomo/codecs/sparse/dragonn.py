@@ -42,8 +42,9 @@ class Dragonn(Selector):
     """About 88.5 % of the entries above a sampled threshold; the rest waits in the memory.
 
     The threshold is not adapted, so that more or fewer may be above it; the table of 4 k slots
-    bounds what is sent. Which entry survives a collision changes with the seed of each step. Unlike
-    the original, survivors leave in the order of their indices, which makes these cheap to send.
+    bounds the number of sent entries. The seed of each step decides the winner of a collision.
+    Unlike the original, survivors leave in the order of their indices, which makes these cheap to
+    send.
 
     Raises:
         ConfigError: a setting is out of range.

@@ -67,7 +67,7 @@ class Rows(Codec[Sparse]):
     def encode_accumulated(
         self, residual: Float[torch.Tensor, "*s"], generator: torch.Generator
     ) -> Sparse:
-        # Not a view of what is kept, which has nothing left.
+        # Not a view of the residual, which becomes zero.
         payload = self.encode(residual.clone(), generator)
         self.add_decoded(payload, residual, -1.0)
         return payload
@@ -113,7 +113,7 @@ class Rows(Codec[Sparse]):
     ) -> Float[torch.Tensor, "r w"]:
         """Decodes a number of rows with the codec of the values."""
         size = rows * like.shape[1]
-        if not rows:  # it does not matter what stands for none
+        if not rows:  # any tensor stands for no rows
             return like.new_empty(0, like.shape[1])
         if isinstance(coded, Entries):
             if len(coded.values) != size:

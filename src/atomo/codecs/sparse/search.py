@@ -36,7 +36,7 @@ class Search(ABC):
     def above(
         self, low: int, clear: bool = False
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """Returns increasing indices, and values, of the entries whose magnitude has bits >= `low`,
+        """Returns increasing indices, and values, of the entries with magnitude bits >= `low`,
         at least 1. With `clear` these entries become zero.
         """
 

@@ -1,4 +1,4 @@
-"""Threshold: the entries whose magnitude is at least a given value.
+"""Threshold: the entries with a magnitude of at least a given value.
 
 Law: contraction, though not a strict one: a gradient below the value everywhere sends nothing.
 Bits: as many as are large, with 32 for each and b as in `topk`.
@@ -35,7 +35,7 @@ __all__ = ["Threshold"]
 class Threshold(Selector):
     """Sends as many entries as are large enough: all of them, or none.
 
-    What is kept is below the threshold everywhere, so that it cannot grow; a gradient below it
+    The residual is below the threshold everywhere, so that it cannot grow; a gradient below it
     sends nothing at all.
 
     Raises:
@@ -68,7 +68,7 @@ class Threshold(Selector):
             return super().encode_remainder(residual, added, generator)
         search = WholeSearch(residual.view(-1), added)
         with as_codec_error(self.id, "the gradient holds"):
-            # What is sent whole is cleared in the pass that finds it.
+            # A value that is sent without loss is cleared in the pass that selects it.
             indices, values = search.above(select.bits_of(self.value), clear=True)
         return self.pack(indices, values, len(search), generator)
 

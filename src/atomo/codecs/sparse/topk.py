@@ -1,7 +1,7 @@
 """Top-k: the entries of largest magnitude, exactly.
 
-Law: contraction: what is left is at most (1 - k / n) ||g||^2. Bits: rho (32 + b) an entry for k / n
-= rho, with b = log2(1 / rho) + 1.5 for a place.
+Law: contraction: the squared error is at most (1 - k / n) ||g||^2. Bits: rho (32 + b) an entry for
+k / n = rho, with b = log2(1 / rho) + 1.5 for a place.
 
 Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
 """
@@ -28,7 +28,7 @@ __all__ = ["TopK"]
 @final
 @dataclass(frozen=True)
 class TopK(Selector):
-    """The k = ratio * n largest; of equal ones the first. Zeros are never sent.
+    """The k = ratio * n largest entries; of equal entries the first. Zeros are never sent.
 
     Raises:
         ConfigError: the ratio is out of range.

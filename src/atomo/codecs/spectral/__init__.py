@@ -1,1 +1,1 @@
-"""ATOMO: a few atoms of a basis, drawn without bias; and what finds, draws and writes them."""
+"""ATOMO: a few atoms of a basis, drawn without bias; the code to find, draw and encode them."""

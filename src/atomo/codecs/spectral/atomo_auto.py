@@ -55,7 +55,7 @@ class Choice:
 @final
 @dataclass(frozen=True)
 class Atomo(Codec[Choice]):
-    """Atoms of whichever basis promises the least variance for this parameter.
+    """Atoms of the basis with the least expected variance for this parameter.
 
     Raises:
         ConfigError: a setting is out of range.

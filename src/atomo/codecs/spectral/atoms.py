@@ -1,7 +1,7 @@
 """Atomic sparsification: which atoms of a decomposition to send, and how often.
 
 Write a gradient as g = sum_i c_i a_i over atoms of norm 1. Sending atom i with probability p_i,
-scaled by c_i / p_i, is unbiased whatever the p_i > 0 are, and for orthogonal atoms its variance is
+scaled by c_i / p_i, is unbiased for all p_i > 0, and for orthogonal atoms its variance is
 sum_i c_i^2 (1 / p_i - 1). The basis is free: singular vectors, coordinates, cosines.
 
 Wang et al., "ATOMO: Communication-efficient Learning via Atomic Sparsification", NeurIPS 2018.
@@ -24,10 +24,10 @@ def probabilities(
     decomposition or each of a batch.
 
     With |c| in descending order and a budget s, Algorithm 1 makes the largest atom certain and
-    takes 1 off s, again and again, until the others can share what is left in proportion to their
-    magnitude with no share above 1: until |c_i| s <= sum_{j >= i} |c_j|. To clip the shares at 1
-    and not to share out anew what that saves would leave a part of the budget unused, and have 2 to
-    32 times the variance on spectra that fall off fast.
+    subtracts 1 from s, again and again, until the other atoms can share the rest of s in proportion
+    to their magnitude with no share above 1: until |c_i| s <= sum_{j >= i} |c_j|. Clipping the
+    shares at 1 without a new division would leave a part of the budget unused, with 2 to 32 times
+    the variance on spectra that fall off fast.
 
     Args:
         coefficients: in any order and of any sign.
@@ -45,17 +45,17 @@ def probabilities(
     sizes = coefficients.double().abs()
     if not sizes.numel():
         return sizes
-    # The loop of Algorithm 1 for all i at once. When the loop reaches an entry, all larger entries
-    # have probability 1; `tails` is the sum of the entry and all smaller ones.
+    # The loop of Algorithm 1 for all i together. When the loop reaches an entry, all larger entries
+    # have probability 1; `tails` is the sum of the entry and all smaller entries.
     ascending, _ = sizes.sort()
     # Summed from the small end, so that a long tail is not lost below the rounding of the head.
     tails = ascending.cumsum(-1)
     larger = torch.arange(sizes.shape[-1] - 1, -1, -1, device=sizes.device)
     # Once the condition holds it holds for all smaller entries, so counting finds where it stops.
-    # It stays on the device, as all else here does: to look at it would be to wait for that.
+    # The count stays on the device, like all tensors here: reading it would wait for the device.
     certain = (ascending * (budget - larger) > tails).sum(-1, keepdim=True)
     shared = tails.gather(-1, (sizes.shape[-1] - 1 - certain).clamp(min=0))
-    # Every certain atom comes out above 1 here: that is what made it certain.
+    # Every certain atom has a share above 1 here, by the condition for it.
     shares = (sizes * ((budget - certain.double()) / shared)).clamp(max=1)
     few = budget >= sizes.count_nonzero(-1)[..., None]
     return torch.where(few, (sizes > 0).double(), shares)

@@ -68,7 +68,7 @@ class MatrixEntry:
 
 @dataclass(frozen=True)
 class DrawnBatch:
-    """Matrices whose atoms are drawn on the device, and not read by the host yet."""
+    """Matrices with atoms drawn on the device, which the host has not read yet."""
 
     entries: Sequence[MatrixEntry]
     states: Sequence[torch.Tensor]
@@ -180,7 +180,8 @@ def read_drawn(batches: Sequence[DrawnBatch]) -> dict[int, DrawnAtoms]:
     """
     if not batches:
         return {}
-    flags = torch.cat([batch.flags.flatten() for batch in batches]).cpu().numpy()  # the one wait
+    # The only wait for the device.
+    flags = torch.cat([batch.flags.flatten() for batch in batches]).cpu().numpy()
     rows = [(batch, row) for batch in batches for row in range(len(batch.entries))]
     ends = np.cumsum([batch.flags.shape[1] for batch, _ in rows])
     parts = [*zip(rows, np.split(flags, ends[:-1]), strict=True)]

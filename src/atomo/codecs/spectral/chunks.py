@@ -1,4 +1,4 @@
-"""A matrix a few rows at a time, so that what is made of them stays small."""
+"""Iteration over a few rows of a matrix at a time, so that intermediate tensors stay small."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ to s. That is the sampling of least variance for the budget, and older methods a
 curve: s = ||g||_1 / ||g||_2 is QSGD with one level and one bucket, s = ||g||_1 / ||g||_inf is
 TernGrad without clipping.
 
-What chance chose is worth sign(c) / t, the same for all of it: its place and a sign bit are sent.
+A drawn entry counts as sign(c) / t, with one t for all: its index and a sign bit are sent.
 
 Law: unbiased. Bits: rho (b + 1) an entry for a budget that is the share rho, with b = log2(1 / rho)
 + 1.5 for a place, and 32 more for each entry that is certain.
@@ -105,7 +105,7 @@ class Entrywise(Codec[Sample]):
             return
         read = [read_sample(payload, out.numel(), self.id, out.numel()) for payload in payloads]
         places, values = (torch.cat(parts) for parts in zip(*read, strict=True))
-        # Of each payload what was drawn and what was certain: no place comes twice within either.
+        # The drawn and the certain entries of each payload: neither set has an index twice.
         counts = [count for payload in payloads for count in payload.counts.tolist()[1:]]
         with adding_to(out, self.id) as entries:
             select.add_sets(entries, places, values, counts, scale)

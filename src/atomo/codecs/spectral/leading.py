@@ -64,8 +64,8 @@ def width_for(atoms: int) -> int:
 
 
 def first(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator) -> Spectrum:
-    """Computes the first atoms of a matrix whose squares stay within its dtype; never waits for the
-    device.
+    """Computes the first atoms of a matrix with squares in the range of its dtype; never waits for
+    the device.
     """
     basis = directions(matrix, width_for(atoms), generator)[:, :atoms]
     coefficients = torch.linalg.vector_norm(matrix @ basis, dim=0, dtype=torch.float64)

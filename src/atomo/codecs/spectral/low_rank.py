@@ -1,4 +1,4 @@
-"""The atoms of a matrix of low rank, at a fraction of what any matrix takes.
+"""The atoms of a matrix of low rank, at a fraction of the time for a general matrix.
 
 The gradient of a linear layer is a sum of one outer product for each image of the batch: its rank
 is at most the batch, however many columns it has. Then random combinations of the rows, a few more
@@ -8,7 +8,7 @@ and Tropp, "Finding structure with randomness", SIAM Review 2011, sections 4.1 a
 Whether that is so is found out on the way. A sample of rows and columns tells the rank. The last
 combinations are witnesses. The orthogonal basis is built column by column, so the diagonal of its
 triangular factor has how much of a witness the columns before it did not span. A witness is a
-Gaussian combination of all rows: what is left of the matrix shows in it at about its Frobenius
+Gaussian combination of all rows: the remainder of the matrix shows in it at about its Frobenius
 norm, and ten times as much as is allowed hides from all eight with a chance of 10^-8.
 """
 
@@ -27,7 +27,7 @@ SPARE = 16  # combinations beyond the rank: fewer => a rougher basis
 WITNESSES = 8  # of them: each overlooks one large remainder in ten
 SIZE = MOST_RANK + WITNESSES  # rows and columns of the sample
 ROUNDING = 8 * 2.0**-23  # that computing a gradient in float32 has
-SPANNED = 4 * ROUNDING  # what products in float32 cannot tell from nothing
+SPANNED = 4 * ROUNDING  # below it products in float32 are rounding errors
 
 
 def decompose_low_rank(
@@ -61,8 +61,8 @@ def spanned(
 
     Never waits for the device.
     """
-    # In float32, whose products take a third of the time. Where the numbers are too large or too
-    # small for that, the witnesses do not agree.
+    # In float32, where products take a third of the time. Where the numbers are too large or too
+    # small for float32, the witnesses do not agree.
     combined = combinations(matrix, rank + SPARE, generator)
     basis, corner = torch.linalg.qr(combined)
     missed = corner.diagonal()[-WITNESSES:].abs().max()
@@ -74,7 +74,7 @@ def spanned(
         # In float64: a Gram matrix squares the singular values, and with them the rounding.
         within = (rows @ basis).double()
         gram.addmm_(within.T, within)
-    # To how much the columns of float32 lack of being orthonormal this is the first correction.
+    # The first-order correction of columns that are orthonormal only up to float32 rounding.
     identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
     straight = 1.5 * identity - 0.5 * (wide.T @ wide)
     squares, turns = torch.linalg.eigh((straight @ gram @ straight).masked_fill(~spans, 0.0))

@@ -55,8 +55,8 @@ def draw_sample(
     """Draws each coefficient c, of a gradient with `entries`, with probability min(1, |c| rate).
 
     Raises:
-        CodecError: the coefficients are not finite (a rate of NaN says so), or what stands for the
-            drawn ones is not.
+        CodecError: the coefficients are not finite (the rate is NaN), or the magnitude of the
+            drawn atoms is not.
     """
     if math.isnan(rate):
         raise CodecError(f"{codec}: the gradient holds NaN or infinity, or its sums leave float32")
@@ -66,7 +66,7 @@ def draw_sample(
     places = sample_entries(coefficients, rate, draw_seed(generator))
     drawn_values = coefficients[places]
     certain = drawn_values.double().abs() * rate >= 1
-    # The drawn ones first, in their order: a mask for each part would be counted on the device.
+    # The drawn atoms first, in their order: a mask for each part would be counted on the device.
     order = certain.to(torch.uint8).argsort(stable=True)
     places, drawn_values = places[order], drawn_values[order]
     count = len(order) - int(certain.sum())

@@ -24,7 +24,7 @@ class Selection:
     """True to take the largest atoms, without chance."""
     unbiased: bool
     """True to divide atoms by their probabilities. Otherwise atoms are sent at their own size, and
-    at least one of them, as a memory needs a step closer to the gradient."""
+    at least one atom, as a memory needs a step closer to the gradient."""
 
     def choose(
         self, coefficients: Float[torch.Tensor, "*b n"], uniform: Float64[torch.Tensor, "*b n"]

@@ -1,7 +1,7 @@
 """The atoms of several matrices as far as a device finds them alone, without a look of the host.
 
 Whether the numbers are good enough is a number on the device too. Where they are not, or hold NaN,
-what is found has no meaning, and nothing is raised.
+the results have no meaning, and nothing is raised.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from atomo.codecs.spectral.spectrum import (
 
 __all__ = ["Spectra", "alike", "in_double", "in_single", "of_leading", "of_low_rank", "of_sketch"]
 
-STACKED: Final = 2**26  # entries that are copied at once to make one batch of equal matrices
+STACKED: Final = 2**26  # entries that are copied together to make one batch of equal matrices
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def of_one(matrix: Float[torch.Tensor, "_ _"], spectrum: Spectrum) -> Spectra:
 
 def grams(matrices: Sequence[Float[torch.Tensor, "_ _"]]) -> Float64[torch.Tensor, "b n n"]:
     """Computes the Gram matrix of each matrix, from products in float32."""
-    if matrices[0].device.type == "cpu":  # where to stack would be to copy for nothing
+    if matrices[0].device.type == "cpu":  # stacking here would be a useless copy
         return torch.stack([gram_in_blocks(matrix) for matrix in matrices])
     by_place: dict[int, torch.Tensor] = {}
     for places in alike([*map(len, matrices)]):

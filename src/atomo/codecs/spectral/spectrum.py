@@ -8,7 +8,7 @@ be orthonormal to full accuracy. Hence no singular value decomposition is needed
 
 * A matrix of low rank, as linear layers have: see `decompose_low_rank`.
 * n <= EXACT: the eigenvectors of the n x n Gram matrix, one pass over G. Its small eigenvalues
-  drown in the rounding of float32; where they matter the pass is repeated in float64, whose own
+  drown in the rounding of float32; where they matter the pass is repeated in float64; its own
   rounding lies below that of G.
 * n > EXACT: a randomised range finder with power iterations for the top of the spectrum (Halko,
   Martinsson and Tropp, SIAM Review 2011). Householder reflectors complete it to a basis of all R^n
@@ -44,7 +44,7 @@ POWER_ITERATIONS = 1  # more => closer to the singular vectors, two more passes 
 TRUST = 1e-5
 THIN = 96  # columns
 LEAST, MOST = 1e-16, 1e30  # sum of squares for which no square that counts leaves float32
-LARGE = 1e20  # a gradient whose coefficients are below it has no atom that leaves float32
+LARGE = 1e20  # with coefficients below it no atom of a gradient leaves float32
 FLOOR = 2.0**-23  # of the largest, as float32 rounds: below it a singular value is rounding
 
 BLOCK = 4096  # rows summed in float32
@@ -69,7 +69,7 @@ def decompose(
 
     Args:
         matrix: float32.
-        atoms: how many of the largest are wanted accurately; costs only where n > EXACT.
+        atoms: the number of largest atoms to compute accurately; costs only where n > EXACT.
         generator: used only where n > THIN.
 
     Raises:
@@ -89,7 +89,7 @@ def exact(matrix: Float[torch.Tensor, "m n"]) -> Spectrum:
             squares, basis = torch.linalg.eigh(gram)
             if float(squares[0]) > TRUST * float(squares[-1]):
                 return from_gram(squares, basis)
-    # In float64 no square leaves the range, so what is not finite now never was.
+    # In float64 no square leaves the range: an entry that is not finite now never was.
     gram = gram_in_double(matrix)
     check_finite(float(gram.trace()))
     return from_gram(*torch.linalg.eigh(gram))
@@ -113,7 +113,7 @@ def sketched(
 
 
 def sketch(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Generator) -> Spectrum:
-    """Computes the result of `sketched` for a matrix whose squares stay within its dtype; never
+    """Computes the result of `sketched` for a matrix with squares in the range of its dtype; never
     waits for the device.
     """
     reflectors, scales = torch.geqrf(top_vectors(matrix, atoms, generator))
@@ -210,7 +210,7 @@ def check_finite(value: float) -> None:
 
 
 def tall(matrix: Float[torch.Tensor, "m n"]) -> Float[torch.Tensor, "..."]:
-    """Returns the matrix or its transpose, whichever has no fewer rows than columns."""
+    """Returns the matrix, or its transpose if it has fewer rows than columns."""
     return matrix if len(matrix) >= matrix.shape[1] else matrix.T
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Generator
 
 from atomo.codecs import make_codec
-from atomo.core.allocator import keep_freed_memory
+from atomo.core.process.allocator import keep_freed_memory
 
 ENTRIES = int(sys.argv[1]) if len(sys.argv) > 1 else 11_173_962  # entries of a ResNet18
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from atomo.analysis.measure import Measurement, copy_time, measure_codec, timed
 from atomo.codecs import make_codec
-from atomo.core.allocator import keep_freed_memory
 from atomo.core.plotting import pyplot_for
+from atomo.core.process.allocator import keep_freed_memory
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import torch
 from mpi4py import MPI
 
 from atomo.codecs import make_codec
-from atomo.core.allocator import keep_freed_memory
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.exchange import Direct
 from atomo.exchange.collectives.collective import Addend
 from atomo.transports.mpi import connect

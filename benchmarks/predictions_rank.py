@@ -24,7 +24,7 @@ from atomo.config.comm_types import (
     stored_settings,
 )
 from atomo.config.settings import Settings
-from atomo.core.allocator import keep_freed_memory
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.exchange import Direct
 from atomo.launch.resolve import canonical_settings
 from atomo.planning import Costs, HostModel, Link, Prediction, Profile, Scenario, predict

@@ -15,7 +15,7 @@ import torch
 from codecs_common import find_gradient
 
 from atomo.codecs import make_codec
-from atomo.core.allocator import keep_freed_memory
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.exchange import Compressor
 from atomo.exchange.engine.threads import one_thread
 from atomo.fusion import plan

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from atomo.codecs import make_codec
-from atomo.core.allocator import keep_freed_memory
 from atomo.core.plotting import pyplot_for
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.exchange import Compressor, Report, Server
 from atomo.fusion import Bucket, named_slices, plan, shapes
 from atomo.memory import make_memory

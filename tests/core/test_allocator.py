@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 COUNT_FAULTS = """
 import resource, sys
 import torch
-from atomo.core.allocator import WISHES, keep_freed_memory
+from atomo.core.process.allocator import WISHES, keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -27,7 +27,7 @@ print(kept, sorted(b - a for a, b in zip(counts, counts[1:]))[10] * resource.get
 COUNT_FAULTS_OF_CODECS = """
 import resource
 import torch
-from atomo.core.allocator import keep_freed_memory
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.codecs import CODECS, make_codec
 from atomo.exchange.compressor import add_frame
 from atomo.fusion import plan
@@ -73,7 +73,7 @@ def test_no_step_maps_memory_anew():
 
 
 def test_the_environment_has_the_last_word():
-    code = "from atomo.core.allocator import keep_freed_memory; print(keep_freed_memory())"
+    code = "from atomo.core.process.allocator import keep_freed_memory; print(keep_freed_memory())"
     assert printed(code, MALLOC_TRIM_THRESHOLD_="1000000") == ["False"]
 
 

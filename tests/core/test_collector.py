@@ -6,7 +6,7 @@ import sys
 SCRIPT = """
 import gc
 import sys
-from atomo.core.collector import import_for_good
+from atomo.core.process.collector import import_for_good
 
 first = import_for_good("grown")
 assert not first.collecting

@@ -14,7 +14,7 @@ from repository.test_imports import MODULES, PACKAGE
 
 from atomo.codecs import CODECS
 from atomo.config.comm_types import REDUCTIONS
-from atomo.core.deferred import defer
+from atomo.core.process.deferred import defer
 from atomo.core.tables import Table
 from atomo.workloads import TASKS
 from atomo.workloads.datasets import DATASETS
@@ -57,7 +57,7 @@ assert gc.get_freeze_count(), "modules are looked through for garbage"
 
 
 def test_a_launcher_imports_no_torch(tmp_path):
-    """`atomo.core.deferred` says how modules are written so that this holds."""
+    """`atomo.core.process.deferred` says how modules are written so that this holds."""
     done = subprocess.run(
         [sys.executable, "-c", LAUNCHER],
         cwd=tmp_path,

@@ -10,7 +10,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from atomo.core.collector import import_for_good
+from atomo.core.process.collector import import_for_good
 
 SCRIPT, SIZE, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 # What scripts import, here or later.

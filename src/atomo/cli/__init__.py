@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from atomo.core.collector import import_for_good
-from atomo.core.deferred import defer
 from atomo.core.distribution import versions
-from atomo.core.program import dispatch
+from atomo.core.process.collector import import_for_good
+from atomo.core.process.deferred import defer
+from atomo.core.process.program import dispatch
 
 __all__ = ["main"]
 

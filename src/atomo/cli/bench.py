@@ -16,9 +16,9 @@ from atomo.analysis.measure import Measurement, measure_codec
 from atomo.cli.gradient_file import load_gradient
 from atomo.codecs import CODECS, make_codec
 from atomo.config.effect_tables import ALWAYS, Effect, build_reporting_idle
-from atomo.core.allocator import keep_freed_memory
 from atomo.core.arguments import flag, option, parse_arguments
 from atomo.core.bounds import ANY, COUNT, THREADS, Bound, check
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.launch.console import report_console
 from atomo.training.step.sample_gradient import sample_gradient
 

@@ -13,9 +13,9 @@ from typing import Final
 import torch
 
 from atomo.config.settings import wants_gpu
-from atomo.core.allocator import keep_freed_memory
 from atomo.core.arguments import flag, option, parse_arguments
 from atomo.core.bounds import ANY, IMAGES, PIXELS, SECONDS, THREADS, Bound, check
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.core.visible import visible
 from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.display.lines import evaluation_line

@@ -9,8 +9,8 @@ from atomo.cli.explanation.options import DESCRIPTION, ExplainOptions, codec_red
 from atomo.codecs import make_codec
 from atomo.config.comm_types import COMM_TYPES
 from atomo.config.settings import Settings
-from atomo.core.allocator import keep_freed_memory
 from atomo.core.arguments import parse_arguments
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.launch.jobs.probes import subject_of
 from atomo.launch.resolve import canonical_settings
 from atomo.planning.probe import Probe, write_probe

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Final
 
 from atomo.config.settings import Settings
-from atomo.core.allocator import keep_freed_memory
 from atomo.core.arguments import Parser
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.errors import ConfigError
 from atomo.launch.cli_settings import parse_cli_settings
 from atomo.launch.display.lines import PlainLines

@@ -22,7 +22,7 @@ def backend_for(kernel: str, *backends: str) -> Callable[[torch.Tensor], Any]:
 
     Args:
         kernel: the package of the kernel; each backend is a module in it.
-        backends: the names of the kernel's backends; one of them is "reference".
+        backends: the names of the kernel's backends, "reference" among them.
     """
 
     def backend(tensor: torch.Tensor) -> Any:

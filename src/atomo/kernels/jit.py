@@ -163,7 +163,7 @@ def has_halves() -> bool:
 
 
 def put_in_place(names: dict[str, Any]) -> None:
-    """Replaces lazy loops by compiled ones in a module, and in the modules that define them."""
+    """Replaces lazy loops by compiled loops in a module, and in the modules that define them."""
     for name, value in list(names.items()):
         if isinstance(value, Lazy):
             names[name] = value.compiled

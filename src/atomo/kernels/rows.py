@@ -15,7 +15,7 @@ ALIGNED: Final = 16  # entries; rows begin at multiples, so that programs read w
 
 
 def stacked(vectors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Vectors of one length, at least one, each as a row; one of them alone is not copied."""
+    """Stacks vectors of one length, at least one, as rows; a single vector is not copied."""
     if len(vectors) == 1:
         return to_device(vectors[0], device)[None]
     length = len(vectors[0])
@@ -27,7 +27,7 @@ def stacked(vectors: Sequence[torch.Tensor], device: torch.device) -> torch.Tens
 
 
 def joined(vectors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
-    """Vectors of any length on a device, to which they go in one copy."""
+    """Moves vectors of any length to a device in one copy."""
     sizes = [len(vector) for vector in vectors]
     if len(vectors) == 1 or not any(sizes):
         return [to_device(vector, device) for vector in vectors]

@@ -3,7 +3,7 @@
 import signal
 from typing import Final
 
-from atomo.core.file_limit import file_limit
+from atomo.core.process.file_limit import file_limit
 
 __all__ = [
     "FAREWELL",

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import final
 
 from atomo.config.settings import Settings
-from atomo.core.program import signals_handled
+from atomo.core.process.program import signals_handled
 from atomo.errors import INTERRUPTED, TransportError
 from atomo.launch.display.lines import Display
 from atomo.launch.display.summary import Summary

@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Final, final
 
-from atomo.core.file_limit import file_limit
+from atomo.core.process.file_limit import file_limit
 from atomo.errors import (
     CUT_OFF,
     AtomoError,

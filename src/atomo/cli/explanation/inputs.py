@@ -15,7 +15,7 @@ from torch.nn import Module
 
 from atomo.cli.explanation.options import ExplainOptions
 from atomo.cli.gradient_file import load_gradient, load_tensors
-from atomo.core.allocator import keep_freed_memory
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.core.randomness import derive
 from atomo.errors import ConfigError
 from atomo.planning import Profile, Scenario, measure_passes

@@ -64,9 +64,9 @@ def add_cosines(
     """Adds values[i] times row (indices[i] mod block) of `waves` to block indices[i] // block.
 
     Args:
-        out: contiguous; what lies behind its end is left out.
+        out: contiguous; entries after its end are left out.
         indices: below len(out), rounded up to whole blocks. Checked by the caller.
-        values: what each row is multiplied with.
+        values: the factor of each row.
         waves: one function on a block for each row.
     """
     parts = (to_device(part, out.device) for part in (indices, values, waves))

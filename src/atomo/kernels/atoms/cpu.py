@@ -22,7 +22,7 @@ LANES = 512  # sums side by side: the compiler may not reorder one
 PASSES = 100  # Newton's method needs about five
 U8 = np.uint32(8)
 FULL = 2.0**24
-SLACK = 1.000001  # what rounding can take off a product of float32, and more
+SLACK = 1.000001  # more than the rounding error of a float32 product
 
 
 def best_rate(values: Tensor, budget: float) -> float:
@@ -53,7 +53,7 @@ def below(values: Floats, rate: float) -> tuple[float, int]:
 
 @jit
 def newton(values: Floats, budget: float) -> Any:
-    """Solves sum_i min(1, |v_i| t) = budget for t: Algorithm 1 of ATOMO, whose s is the budget."""
+    """Solves sum_i min(1, |v_i| t) = budget for t: Algorithm 1 of ATOMO, s = budget."""
     # sum_i min(1, |v_i| t) is concave in t, so that Newton's method approaches the budget from
     # below and every rate on the way is a valid one.
     total, certain = below(values, 0.0)
@@ -66,12 +66,12 @@ def newton(values: Floats, budget: float) -> Any:
         total, reached = below(values, rate)
         if reached == certain:  # on one piece of the sum, which is linear there: t is exact
             break
-        # Asked once, and not before the first pass: seldom is the budget as large as that.
+        # Checked once, after the first pass: such a large budget is rare.
         if certain == 0 and budget >= np.count_nonzero(values):
             return np.inf
         certain = reached
-        # What is certain takes 1 of the budget each, and the others share the rest by magnitude.
-        # Never down: where rounding said so, the loop could go round for ever.
+        # Each certain atom takes 1 of the budget, and the other atoms share the rest by magnitude.
+        # The rate never falls: a rate that fell by rounding could make the loop endless.
         rate = max(rate, (budget - certain) / total) if total else np.inf
     return rate
 
@@ -80,7 +80,7 @@ def newton(values: Floats, budget: float) -> Any:
 def passes(
     values: Floats, rate: np.float32, words: NDArray[np.uint32], hits: NDArray[np.uint8]
 ) -> None:
-    """Marks what 24 random bits let through: all that further bits may draw, and little else."""
+    """Marks the entries that pass with 24 random bits: all that more bits may draw."""
     # The rate is SLACK too high: rounding in float32 refuses no entry that might be drawn.
     for i in range(values.size):
         through = np.float32(np.int32(words[i] >> U8)) < abs(values[i]) * rate
@@ -110,7 +110,7 @@ def sample(values: Floats, rate: float, seed: int) -> NDArray[np.int64]:
                 if hits[i]:
                     low_bits = np.float64(mix(key + np.uint64(i)) >> np.uint64(11)) * 2.0**-53
                     uniform = (np.float64(words[i] >> U8) + low_bits) / FULL
-                    # Written at any rate, and counted if it is drawn: nothing to branch on.
+                    # Always written, and counted if it is drawn: no branch.
                     chosen[count] = start + i
                     count += 1 if uniform < abs(np.float64(part[i])) * rate else 0
     return chosen[:count].copy()

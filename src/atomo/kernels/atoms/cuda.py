@@ -21,13 +21,13 @@ __all__ = ["add_cosines", "best_rate", "sample_entries"]
 
 BLOCK: Final = 1024
 PROGRAMS: Final = 1024  # share the sums
-AT_ONCE: Final = 8  # steps before the host looks
+AT_ONCE: Final = 8  # steps between reads of the host
 
 
 def best_rate(values: Tensor, budget: float) -> float:
     programs = min(-(-len(values) // BLOCK), PROGRAMS)
     parts = values.new_empty(2, programs, dtype=torch.float64)
-    # The rate, how many are certain, and 1 once that is all; and what it is to add up to.
+    # The rate, the number of certain atoms, 1 once the rate is final, and the budget.
     state = torch.cat([parts.new_zeros(3), parts.new_full((1,), budget)])
     shape = {"PARTS": 1 << (programs - 1).bit_length()}
     for step in range(PASSES):
@@ -35,7 +35,7 @@ def best_rate(values: Tensor, budget: float) -> float:
         sum_below[(programs,)](*arguments, FIRST=step == 0, BLOCK=BLOCK, **EXACT)
         advance[(1,)](state, parts, programs, FIRST=step == 0, **shape, **EXACT)
         if step % AT_ONCE == AT_ONCE - 1 or step == PASSES - 1:
-            (seen,) = to_host([state])  # the one wait, most often
+            (seen,) = to_host([state])  # usually the only wait
             if seen[2]:
                 break
     return float(seen[0])
@@ -98,7 +98,7 @@ def sample_entries(values: Tensor, rate: float, seed: int) -> Tensor:
     arguments = values, len(values), seed, chance
     draw_tiles[(tiles,)](*arguments, counts, counts, WRITE=False, TILE=TILE, **EXACT)
     starts = starts_of(counts)
-    indices = starts.new_empty(int(starts[-1]))  # the one wait
+    indices = starts.new_empty(int(starts[-1]))  # the only wait
     draw_tiles[(tiles,)](*arguments, starts, indices, WRITE=True, TILE=TILE, **EXACT)
     return indices
 
@@ -120,7 +120,7 @@ def draw_tiles(
         uniform = ((word >> 8).to(tl.float64) + low_bits) * 5.9604644775390625e-08
         at = tile * TILE + place
         entry = tl.load(values + at, mask=at < entries, other=0.0).to(tl.float64)
-        # What is 0 is never drawn, nor what is behind the end, where it stands for that.
+        # An entry of 0 is never drawn, nor an entry after the end, which is loaded as 0.
         size = tl.where(entry == 0, 1.0, tl.abs(entry))
         hit = (entry != 0) & (uniform < size * rate)
         if WRITE:

@@ -1,4 +1,4 @@
-"""Blocks of vectors in Triton. What they are: `kernels/blocks`."""
+"""Blocks of vectors in Triton. Contracts: `kernels/blocks`."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,9 @@ __all__ = ["filled", "magnitudes_of", "put", "put_bits", "starts_of", "take", "t
 
 @device_code
 def take(vector, start, entries, BLOCK: tl.constexpr):
-    """Loads a block of a vector from `start` on, with zeros behind its end."""
+    """Loads a block of a vector from `start` on, with zeros after its end."""
     places = start + tl.arange(0, BLOCK)
-    # Of one branch only: a mask that is not known at compile time makes loads 4 bytes wide.
+    # Two branches: a mask that is unknown at compile time makes loads 4 bytes wide.
     if start + BLOCK <= entries:
         block = tl.load(vector + places)
     else:

@@ -20,8 +20,8 @@ backend = backend_for(__name__, "cpu", "reference")
 def to_half(
     values: Float[torch.Tensor, " n"], scale: float
 ) -> tuple[Float16[torch.Tensor, " n"], float]:
-    """Contiguous values over `scale`, a power of two, as float16; what is beyond its largest
-    becomes that.
+    """Rounds contiguous values over `scale`, a power of two, to float16; larger values become the
+    largest float16.
     """
     return backend(values).to_half(values, scale)
 
@@ -38,7 +38,7 @@ def add_to_half(
 
 
 def to_brain(values: Float[torch.Tensor, " n"]) -> tuple[BFloat16[torch.Tensor, " n"], float]:
-    """Contiguous values as bfloat16; what is beyond its largest becomes infinity."""
+    """Rounds contiguous values to bfloat16; values beyond its range become infinity."""
     return backend(values).to_brain(values)
 
 

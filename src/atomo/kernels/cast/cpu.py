@@ -84,7 +84,7 @@ def add_halves(values: Floats, added: Floats, scale: float, factor: float, out: 
         for i in range(part.size):
             half = to_half_bits(min(max(part[i] * times, -LARGEST), LARGEST))
             target[i] = half
-            # Exact within reach: what rounding to the nearest loses of a float32 is one itself.
+            # Exact within the range: the error of rounding to nearest is a float32 itself.
             part[i] -= from_half_bits(half) * unit
     return peak
 
@@ -120,7 +120,7 @@ def add_brains(values: Floats, added: Floats, out: Shorts) -> np.int32:
 
 @jit
 def brain_of(bits: np.uint32) -> np.uint32:
-    """Rounds a float32 to a number whose lower half is zero, as bits."""
+    """Rounds a float32 to a number with a lower half of zero, as bits."""
     # Half of the last place less one, plus the last bit that stays: a carry rounds up, of two as
     # near only where that makes the last bit even.
     return np.uint32(bits + BELOW_UPPER + ((bits >> SIXTEEN) & ONE)) & UPPER

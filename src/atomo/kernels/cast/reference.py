@@ -10,8 +10,8 @@ from torch import Tensor
 __all__ = ["add_to_brain", "add_to_half", "to_brain", "to_half"]
 
 LARGEST = 65504.0  # of a half
-BLOCK = 2**17  # entries, on the CPU: with the result and what lies between, half a megabyte or so
-DEVICE_BLOCK = 2**22  # what lies between is 16 MB and stays in a cache; lower => more launches
+BLOCK = 2**17  # entries, on the CPU: with result and intermediates half a megabyte or so
+DEVICE_BLOCK = 2**22  # intermediates of 16 MB stay in a cache; lower => more launches
 
 
 def to_half(values: Tensor, scale: float) -> tuple[Tensor, float]:

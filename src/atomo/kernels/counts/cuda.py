@@ -19,7 +19,7 @@ def counted(symbols: Tensor, code: int, run: int) -> tuple[Tensor, Tensor]:
 
     Args:
         symbols: a row a frame.
-        code: what is counted.
+        code: the symbol to count.
         run: symbols in a run, a power of two; the last of a row may be shorter.
     """
     frames, size = symbols.shape
@@ -41,7 +41,7 @@ def count_rows(
         row = tl.program_id(0).to(tl.int64) * ROWS + number
         if row < rows:
             place = row * COLUMNS + tl.arange(0, COLUMNS)
-            # What is behind the end is 0, and no escape.
+            # Entries after the end are loaded as 0, which is no escape.
             symbol = tl.load(symbols + frame * stride + place, mask=place < size, other=0)
             wide = symbol.to(tl.int32)
             tl.store(largest + frame * rows + row, tl.max(wide).to(tl.int64))

@@ -74,7 +74,7 @@ def slots_of(indices, count, seed, slots, BLOCK: tl.constexpr):
 @device_code
 def claim(indices, count, seed, slots, table, BLOCK: tl.constexpr):
     slot, number, inside = slots_of(indices, count, seed, slots, BLOCK)
-    # The last one wins, whichever program comes first.
+    # The last claim wins, in any order of the programs.
     tl.atomic_max(table + slot, number, mask=inside)
 
 

@@ -13,7 +13,7 @@ def survivors(indices: Tensor, seed: int, slots: int) -> Tensor:
     hashed = shifted(scramble(indices + signed(seed)), 32)
     places = shifted(hashed * slots, 32)
     order = torch.arange(len(indices), device=indices.device)
-    # The largest of all that claim a slot, whatever order the device writes them in.
+    # The largest claim of a slot wins, in any order of the device's writes.
     table = torch.full((slots,), -1, device=indices.device)
     table.scatter_reduce_(0, places, order, "amax")
     return table[places] == order

@@ -13,17 +13,18 @@ __all__ = ["MAX_CODE_BITS", "canonical_codes", "code_lengths", "decode_table", "
 
 Counts = NDArray[np.int64]
 Words = NDArray[np.uint32]
-MAX_CODE_BITS = 12  # bits of a code; two of them fit in what a refill of the decoder guarantees
+MAX_CODE_BITS = 12  # bits of a code; a refill of the decoder holds at least two codes
 SLOTS = 1 << MAX_CODE_BITS
 SYMBOLS = 256
 
 
 @jit
 def code_lengths(counts: Counts) -> Counts:
-    """Lengths of a complete prefix code, none above LONGEST; 0 for what never occurs.
+    """Computes the lengths of a complete prefix code, none above MAX_CODE_BITS; 0 for a symbol
+    that never occurs.
 
-    Huffman's code where that is short enough. A message of one symbol gets a second one, so that
-    the code is complete.
+    The code is Huffman's if that is short enough. A message of one symbol gets a second symbol, so
+    that the code is complete.
     """
     lengths = np.zeros(SYMBOLS, np.int64)
     order = np.argsort(counts)
@@ -44,8 +45,8 @@ def tree_depths(rising: Counts) -> Counts:
     weights = np.zeros(2 * leaves, np.int64)
     weights[:leaves] = rising
     parents = np.zeros(2 * leaves, np.int64)
-    # Each inner node is at least as heavy as the one made before it, so that leaves and inner nodes
-    # are two sorted queues and no heap is needed (van Leeuwen, 1976).
+    # Each inner node is at least as heavy as the inner node before it, so that leaves and inner
+    # nodes are two sorted queues and no heap is needed (van Leeuwen, 1976).
     leaf, node = 0, leaves
     for made in range(leaves, 2 * leaves - 1):
         for _ in range(2):  # the lighter of the next leaf and the next inner node
@@ -82,7 +83,7 @@ def fill_slots(depths: Counts) -> None:
             used -= SLOTS >> depths[i]
         else:
             i += 1
-    while used < SLOTS:  # and the most frequent that fit take what is left over
+    while used < SLOTS:  # and the most frequent that fit take the remaining slots
         for i in range(depths.size - 1, -1, -1):
             if depths[i] > 1 and used + (SLOTS >> depths[i]) <= SLOTS:
                 used += SLOTS >> depths[i]  # one bit less: twice the slots, so as many again
@@ -112,10 +113,10 @@ def canonical_codes(lengths: Counts) -> Counts:
 
 @jit
 def decode_table(lengths: Counts) -> Words:
-    """Returns the symbols for each value of the next LONGEST bits; empty for a bad code.
+    """Returns the symbols for each value of the next MAX_CODE_BITS bits; empty for a bad code.
 
-    A slot has one or two symbols in its lowest bytes; from bit 16 on what they cost together, from
-    bit 21 on what the first one costs, and from bit 25 on how many symbols are meant.
+    A slot has one or two symbols in its lowest bytes; from bit 16 on the bits of all its codes,
+    from bit 21 on the bits of the first code, and from bit 25 on the number of symbols.
     """
     codes = canonical_codes(lengths)
     if codes[0] < 0:
@@ -123,7 +124,7 @@ def decode_table(lengths: Counts) -> Words:
     single = np.empty(SLOTS, np.uint32)
     for symbol in range(SYMBOLS):
         if lengths[symbol]:
-            # Whatever follows a code: its bits are the lowest of the slot.
+            # With any bits after a code: the code is the lowest bits of the slot.
             for slot in range(codes[symbol], SLOTS, 1 << lengths[symbol]):
                 single[slot] = symbol | lengths[symbol] << 8
     table = np.empty(SLOTS, np.uint32)

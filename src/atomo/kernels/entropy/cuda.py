@@ -1,7 +1,7 @@
 """Huffman codes in Triton, blocks in parallel. Contracts and format: `kernels/entropy`.
 
-What occurs how often, in each stream, is counted on the device and looked at once. The host makes a
-code of it, as on the CPU, and so knows how long each stream becomes before it is written.
+The device counts the symbols of each stream, and the host reads the counts once. It computes a code
+from them, as on the CPU, and so knows the length of each stream before it is written.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ Counts = NDArray[np.int64]
 BLOCK: Final = 2048
 PROGRAMS: Final = 128  # of a stream, share a histogram
 LANES: Final = 256
-EACH: Final = 4  # symbols of a lane, whose codes are joined before they are written
+EACH: Final = 4  # symbols of a lane; their codes are joined before a write
 ALIGNED: Final = 16  # bytes; where symbols begin, so that programs read whole vectors of them
 
 
@@ -41,7 +41,7 @@ def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor
     parts = [tally(*candidate).flatten() for candidate in candidates] + [
         candidate.view(1) for _, candidate in candidates
     ]
-    (numbers,) = to_host([torch.cat(parts)])  # the one wait
+    (numbers,) = to_host([torch.cat(parts)])  # the only wait
     tallies = numbers[: -len(candidates)].view(len(candidates), STREAMS + 1, layout.SYMBOLS).numpy()
     sizes: list[int] = numbers[-len(candidates) :].tolist()
     counts, choice = frequencies(tallies[0], sizes[0]), 0
@@ -109,8 +109,8 @@ def encoded(tokens: Tensor, counts: Counts, lengths: Counts, form: int) -> Tenso
     """Builds the coded form.
 
     Args:
-        tokens: what is coded.
-        counts: how often each occurs in each stream.
+        tokens: the symbols to code.
+        counts: the number of each token in each stream.
         lengths: of the codes.
         form: CODED or GAPS.
     """

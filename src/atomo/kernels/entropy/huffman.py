@@ -1,8 +1,8 @@
-"""Huffman coding of bytes at memory speed: one static code per message, four streams at once.
+"""Huffman coding of bytes at memory speed: one static code per message, four parallel streams.
 
-A coder waits for each symbol's length before it knows where the next one goes or begins. Four
-independent streams fill that wait, and each look into a table serves two symbols. Nothing branches
-on the data. Words of 32 bits, never fewer, go in and out.
+A coder needs each symbol's length before it knows the place of the next symbol. Four independent
+streams hide this latency, and each table lookup serves two symbols. Nothing branches on the data.
+Reads and writes are whole words of 32 bits.
 """
 
 import numpy as np
@@ -21,8 +21,8 @@ PAIRS_FROM = 1 << 14  # symbols; for fewer a table of pairs is not worth making
 Z, M4, M5, M8 = np.uint64(0), np.uint64(15), np.uint64(31), np.uint64(255)
 M12, M24 = np.uint64((1 << MAX_CODE_BITS) - 1), np.uint64((1 << 24) - 1)
 S5, S8, S16, S24, S32 = (np.uint64(shift) for shift in (5, 8, 16, 24, 32))
-# Where a slot of the decoder's table says what its two symbols cost, what the first one does, and
-# how many symbols are meant.
+# The fields of a slot of the decoder's table: the bits of its codes, the bits of the first code,
+# and the number of symbols.
 COST, FIRST, MEANT = np.uint64(16), np.uint64(21), np.uint64(25)
 
 
@@ -30,10 +30,10 @@ COST, FIRST, MEANT = np.uint64(16), np.uint64(21), np.uint64(25)
 def put(
     code: Word, bits: Word, buffer: Word, count: Word, words: Words, p: Word
 ) -> tuple[Word, ...]:
-    """Appends a code of at most 24 bits to the `count` < 32 bits that are held."""
+    """Appends a code of at most 24 bits to a buffer of `count` < 32 bits."""
     buffer |= code << count  # fewer than 32 and at most 24 bits: a word of 64 holds them
     count += bits
-    # Written whole or not, and moved past only once it is whole: nothing to branch on.
+    # Always written, and passed only once it is whole: no branch.
     words[p] = np.uint32(buffer)
     full = count >> S5
     return buffer >> (full << S5), count & M5, p + full
@@ -54,7 +54,7 @@ def put_pair(
 def put_rest(
     symbols: Bytes, codes: Counts, lengths: Counts, buffer: Word, count: Word, words: Words, p: Word
 ) -> int:
-    """Appends the last symbols of a stream one by one, and what is held. Returns its end."""
+    """Appends the last symbols of a stream one by one, and the buffer. Returns the stream's end."""
     for i in range(symbols.size):
         code = codes[symbols[i]]
         buffer, count, p = put(
@@ -101,10 +101,10 @@ def encode_words(symbols: Bytes, lengths: Counts, words: Words) -> Counts:
 
 @jit
 def refill(words: Words, p: int, buffer: Word, count: Word) -> tuple[int, Word, Word]:
-    """Makes the `count` bits that are held 32 or more. No word outside `words` is ever read."""
+    """Fills the buffer of `count` bits to 32 or more. No word outside `words` is ever read."""
     need = np.uint64(count < S32)
-    # Behind the last word it is read again: a stream that asks for that many bits is found too long
-    # afterwards, and until then its symbols are only wrong.
+    # After the end the last word is read again: a stream that needs these bits is reported as
+    # damaged afterwards; until then its symbols are only wrong.
     word = np.uint64(words[np.uint64(min(p, words.size - 1))])
     return p + int(need), buffer | (word * need) << (count & M5), count + (need << S5)
 
@@ -118,7 +118,7 @@ def take(
     for _ in range(2):  # each costs at most LONGEST bits, and 32 are there
         slot = np.uint64(table[buffer & M12])
         out[np.uint64(place)] = np.uint8(slot & M8)
-        # Where the slot means one symbol, the next one comes to lie over this.
+        # If the slot has one symbol, the next symbol overwrites this.
         out[np.uint64(place + 1)] = np.uint8(slot >> S8 & M8)
         cost = slot >> COST & M5
         buffer >>= cost
@@ -131,10 +131,10 @@ def take(
 def take_rest(
     words: Words, p: int, buffer: Word, count: Word, table: Words, out: Bytes, place: int
 ) -> int:
-    """Decodes the rest of a stream. Returns the index behind the last word that it needed."""
+    """Decodes the rest of a stream. Returns the index after the last word that it needed."""
     while place + 4 <= out.size:
         p, buffer, count, place = take(words, p, buffer, count, table, out, place)
-    while place < out.size:  # no room for a second symbol that may not be meant: one at a time
+    while place < out.size:  # no room for a second symbol of a slot: one at a time
         p, buffer, count = refill(words, p, buffer, count)
         slot = np.uint64(table[buffer & M12])
         out[place] = np.uint8(slot & M8)
@@ -142,7 +142,7 @@ def take_rest(
         buffer >>= cost
         count -= cost
         place += 1
-    # A refill may be one word ahead of what was needed, and that word is whole.
+    # A refill may have read one word too many, and that word is whole.
     return p - int(count >> S5)
 
 
@@ -151,7 +151,7 @@ def decode_words(words: Words, sizes: Counts, table: Words, symbols: Bytes) -> b
     """Fills `symbols` from four streams that follow each other in `words`.
 
     Returns:
-        Whether each stream held exactly its symbols.
+        True if each stream had exactly its symbols.
     """
     quarter = (symbols.size + 3) // 4
     ends = np.cumsum(sizes)

@@ -1,4 +1,4 @@
-"""Bytes of five trits to gaps and back, in numba. What they are: `kernels/gaps`."""
+"""Bytes of five trits to gaps and back, in numba. Contracts: `kernels/gaps`."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +56,7 @@ def trits_to_gaps(symbols: Bytes) -> Bytes:
                 made += 1
                 gap -= LONGEST_GAP
             gap -= first[byte]
-        # A whole word is written, whatever part of it counts: nothing to branch on.
+        # A whole word is always written, and a part of it counts: no branch.
         word, place = tokens[byte] + np.uint64(2 * gap), np.uint64(made)
         # The gap that was open is added to the first token, which is the lowest byte of the word.
         for j in range(ROW):

@@ -1,7 +1,7 @@
-"""Bytes of five trits to gaps and back, in Triton. What they are: `kernels/gaps`.
+"""Bytes of five trits to gaps and back, in Triton. Contracts: `kernels/gaps`.
 
-How many gaps there are is known to the device alone: there is room for as many as there can be, and
-whatever holds no gap of a trit is FAR from the beginning.
+Only the device knows the number of gaps: the buffer has room for the maximum, and all its entries
+are FAR at first.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ def trits_to_gaps(symbols: Tensor) -> tuple[Tensor, Tensor]:
     """Converts bytes of five trits to gaps: returns the buffer of the gaps, and their number.
 
     Args:
-        symbols: of other bytes something, and no error.
+        symbols: for other bytes the result is undefined, without an error.
     """
     blocks = -(-len(symbols) // BLOCK)
     summary = symbols.new_empty(3, blocks, dtype=torch.int64)
@@ -157,6 +157,6 @@ def place_trits(
     power = tl.where(digit == 3, 27, power)
     power = tl.where(digit == 4, 81, power)
     change = tl.where(gap % 2 == 1, -power, power) << (byte % 4 * 8).to(tl.int32)
-    # From 121 on no byte leaves 0 to 242, whatever comes first: nothing is carried between bytes.
+    # From 121 on no byte leaves 0 to 242, in any order: nothing is carried between bytes.
     tl.atomic_add(words + byte // 4, change, mask=is_trit & (byte < size))
     tl.store(beyond + byte * 0, byte * 0 + 1, mask=is_trit & (byte >= size))

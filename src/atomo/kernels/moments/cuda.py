@@ -1,4 +1,4 @@
-"""Largest magnitudes and sums of squares in Triton. What they are: `kernels/moments`."""
+"""Largest magnitudes and sums of squares in Triton. Contracts: `kernels/moments`."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ def run_moments(values: Tensor, row: int) -> tuple[Tensor, Tensor]:
     row = max(1, min(row, len(values)))
     runs, pieces = -(-len(values) // row), -(-row // PIECE)
     parts = values.new_empty(2, runs, pieces, dtype=float64)
-    # Short runs share a program, and long ones are cut in pieces: either way one has BLOCK lanes.
+    # Short runs share a program, and long runs are cut in pieces: a program always has BLOCK lanes.
     lanes = min(1 << (row - 1).bit_length(), BLOCK)
     number = runs * pieces
     if number:

@@ -17,13 +17,13 @@ Indices = NDArray[np.int64]
 def grow_above(
     values: Tensor, velocity: Tensor, gradient: Tensor, factor: float, nesterov: bool, low: int
 ) -> tuple[Tensor, Tensor]:
-    room = len(values) // 8 + TILE  # what is usual
+    room = len(values) // 8 + TILE  # the usual number
     indices, chosen = np.empty(room, np.int64), np.empty(room, np.float32)
     vectors = values.numpy(), velocity.numpy(), gradient.float().numpy()
     count, stored = grow_and_find(
         *vectors, np.float32(factor), nesterov, np.int32(low), indices, chosen
     )
-    if count > stored:  # all has grown, and is there to be searched again
+    if count > stored:  # all entries have grown, and are searched again
         return above(values, None, low)
     return checked(indices[:count], chosen[:count])
 
@@ -46,7 +46,7 @@ def magnitudes(
 
 @jit
 def pick(vector: Floats, positions: Indices, picked: Floats) -> None:
-    """Entries at positions below the size."""
+    """Copies the entries at positions below the size."""
     for i in range(positions.size):
         picked[i] = vector[np.uint64(positions[i])]
 
@@ -55,7 +55,7 @@ def pick(vector: Floats, positions: Indices, picked: Floats) -> None:
 def grow(
     values: Floats, velocity: Floats, gradient: Floats, factor: np.float32, nesterov: bool
 ) -> None:
-    """Brings both vectors up to date. Called a tile at a time: what follows is in the cache."""
+    """Updates both vectors. Called a tile at a time: the next loop finds it in the cache."""
     # A loop for each vector that changes, as compilers make them fastest.
     if nesterov:
         for i in range(velocity.size):

@@ -1,6 +1,6 @@
 """Momentum and selection in one pass, in Triton. Contracts: `kernels/momentum`.
 
-What is above is marked as in `kernels.selection`, whose second pass moves it.
+Entries above are marked as in `kernels.selection`; its second pass moves them.
 """
 
 import triton.language as tl

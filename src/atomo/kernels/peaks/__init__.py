@@ -1,6 +1,6 @@
 """Tensors joined in one vector, and the largest magnitude of each. The contract of all backends.
 
-Both take one pass over memory: the caller learns at once which parts of a gradient are all zero,
+Both take one pass over memory: the caller knows which parts of a gradient are all zero,
 and which are not finite.
 """
 

@@ -33,7 +33,7 @@ def largest(sources: Sequence[Tensor]) -> list[int]:
 
 def peaks_of(sources: Sequence[Tensor], out: Tensor | None, scale: float) -> list[int]:
     """Computes the largest magnitude of each tensor over `scale`; fills `out` if it is given."""
-    # Held until the launch, for which their memory must not be lent to others.
+    # Referenced until the launch, so that the allocator does not reuse their memory before it.
     read = [readable(source) for source in sources]
     sizes = np.array([tensor.numel() for tensor in read], np.int64)
     blocks = -(-sizes // BLOCK)
@@ -51,7 +51,7 @@ def peaks_of(sources: Sequence[Tensor], out: Tensor | None, scale: float) -> lis
         parts = layout[: table.size], layout[table.size :], peaks, peaks if out is None else out
         constants = {"DIVIDE": scale != 1, "COPY": out is not None, "BLOCK": BLOCK}
         join_blocks[(len(owners),)](*parts, scale, **constants, **EXACT)
-    bits: list[int] = peaks.tolist()  # the one wait
+    bits: list[int] = peaks.tolist()  # the only wait
     return bits
 
 

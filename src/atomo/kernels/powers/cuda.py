@@ -1,7 +1,7 @@
 """Powers of two, their signs and the largest magnitude in one pass, in Triton.
 
 Contracts: `kernels/powers`. A program has TILES whole tiles and takes them 128 entries at a time,
-so that the next random words follow from the last ones in their registers. What is left behind the
+so that the next random words follow from the last words in their registers. The entries after the
 last whole tile has shorter rows, and a launch of its own.
 """
 
@@ -35,7 +35,7 @@ def pack_powers(values: Tensor, seed: int) -> tuple[Tensor, Tensor, float]:
     if remainder:
         sizes = whole, len(values), -(-remainder // 32)
         pack_last[(1,)](*arguments, *sizes, TILE=TILE, WIDTH=WIDTH)
-    return symbols, words, float(parts.max().view(torch.float32))  # the one wait
+    return symbols, words, float(parts.max().view(torch.float32))  # the only wait
 
 
 @device_code

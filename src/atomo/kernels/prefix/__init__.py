@@ -1,9 +1,9 @@
-"""Streams of prefix codes that say nowhere but at their beginning where a code begins.
+"""Parallel decoding of streams of prefix codes, which mark no start of a code but the first.
 
-A stream is cut into chunks. Where the first code of a chunk begins depends on the one before it,
-but there are only as many places as the longest code has bits: so each chunk is read from all of
-them, at once, which gives the place in the next chunk where each ends up and how many codes there
-were. Maps of places to places can be composed in any grouping, so that a scan over the chunks tells
-where each really begins and how many codes are before it; then all are read once more, and written.
-Nothing is guessed, and nothing is tried until it fits.
+A stream is cut into chunks. The start of the first code in a chunk depends on the chunk before it,
+but there are only as many possible starts as the longest code has bits. So each chunk is decoded
+from all of them in parallel; this gives for each start the start in the next chunk, and the number
+of codes. Such maps of starts can be composed in any grouping, so a scan over the chunks computes
+the true start of each chunk and the number of codes before it. Then all chunks are decoded once
+more, and written. No chunk is decoded from a guess, or repeatedly until it fits.
 """

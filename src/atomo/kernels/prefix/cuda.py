@@ -42,7 +42,7 @@ def read_codes(words: Tensor, tables: Tensor, streams: Sequence[Stream], out: Te
         out: uint8.
 
     Returns:
-        Of each stream 1 if it held exactly its symbols, else 0 or what was there.
+        For each stream 1 if it had exactly its symbols, else 0.
     """
     chunks = [-(-stream.size // CHUNK) for stream in streams]
     longest, total, rows = max(chunks), 0, []

@@ -81,7 +81,8 @@ def sketch(
         share: cells to a row for each entry, at most MOST_SHARE.
         seed: of the hashes.
         means: of the buckets.
-        residual: what `add_sketched` would add is taken off it, in place; it may be `values`.
+        residual: the values that `add_sketched` would add are subtracted from it, in place; it may
+            be `values`.
     """
     bits, halves = values.numpy().view(np.uint32), table.numpy().view(np.uint16)
     packed = torch.empty(packed_bytes(len(values)), dtype=torch.uint8)

@@ -17,7 +17,7 @@ Halves = NDArray[np.uint16]
 Words = NDArray[np.uint32]
 GROUPS = 16
 WITHIN = 32  # buckets in a group
-BLOCK = 8192  # entries whose cells lie together
+BLOCK = 8192  # entries with their cells in one block
 ROWS = 2
 EMPTY = np.uint8(255)  # above all numbers, so that the least of a cell's is never this one
 MOST_SHARE = 4  # cells to a row for each entry
@@ -83,7 +83,7 @@ def unpack_block(packed: Bytes, start: int, size: int, ids: Bytes) -> None:
 
 @jit
 def tally(ids: Bytes, size: int, lanes: Bytes, counts: Counts) -> None:
-    """Counts the entries of a block in each group, with many comparisons at once."""
+    """Counts the entries of a block in each group, with vectors of comparisons."""
     whole = size // LANES * LANES
     # Once over the block for each group: a comparison of vectors takes less than counting into an
     # array, where equal neighbours wait for each other.
@@ -104,7 +104,7 @@ def lay_out(counts: Counts, share: float, spans: Words) -> int:
     """Computes the start of each group's cells, halved, and, in the lower half, the size of a row.
 
     Returns:
-        How many cells there are.
+        The number of cells.
     """
     used = 0
     for group in range(GROUPS):
@@ -195,10 +195,11 @@ def sketch(
     residual: Floats,
 ) -> int:
     """Fills the groups of the entries, two to a byte, and the cells with the least number in its
-    group of the buckets that share each. Adds what both say to `residual`, unless that is empty.
+    group of the buckets that share each. Adds the decoded values to `residual`, unless that is
+    empty.
 
     Returns:
-        How many cells there are.
+        The number of cells.
     """
     codes, ids = np.empty(BLOCK, np.uint16), np.empty(BLOCK, np.uint8)
     lanes, counts = np.empty(LANES, np.uint8), np.empty(GROUPS, np.int64)
@@ -212,7 +213,7 @@ def sketch(
         look_up(part, table, codes, ids)
         pack(ids, start, size, packed)
         tally(ids, size, lanes, counts)
-        # Whoever decodes has the groups, and finds the same cells from them: nothing else travels.
+        # The decoder computes the same layout of cells from the groups: nothing else is sent.
         used = lay_out(counts, share, spans)
         spread(ids, spans, entry_spans[:size])
         find_cells(entry_spans, start, keys, 0, first_cells[:size])

@@ -2,7 +2,7 @@
 
 Entries are split into tiles of `digits` rows of 512 (a last tile has shorter rows), and byte j of a
 tile is sum_d (level of entry j of row d + base // 2) * base^d. A byte that cannot hold its levels
-is base^digits, and its levels are the next ones of `escapes`.
+is base^digits, and its levels are the next entries of `escapes`.
 
 The entries of tile t draw from the words of key mix(seed ^ mix(t)) of `random_words`: the upper
 24 bits of the word of an entry's place in its tile are its uniform number.
@@ -130,7 +130,7 @@ def add_levels(
     """Adds scale * norm * level / most for each level, in place.
 
     Raises:
-        ValueError: symbols or escapes are not what `quantise` makes; `out` is unchanged.
+        ValueError: symbols or escapes are no result of `quantise`; `out` is unchanged.
     """
     add_all_levels([symbols], [escapes], [norms], bucket, highest, form, out, scale)
 
@@ -150,7 +150,7 @@ def add_all_levels(
     A backend has symbols and norms as rows, and all tensors on the device of `out`.
 
     Raises:
-        ValueError: those of one frame are not what `quantise` makes; `out` is unchanged.
+        ValueError: symbols or escapes of a frame are no result of `quantise`; `out` is unchanged.
     """
     expected, buckets = symbol_count(len(out), form), -(-len(out) // bucket)
     for codes, units in zip(symbols, norms, strict=True):
@@ -162,7 +162,9 @@ def add_all_levels(
         raise ValueError(f"symbols up to {largest}; at most {form.escape}")
     for count, escaped in zip(counts, escapes, strict=True):  # before they are moved: on the host
         if count * form.digits != len(escaped) or bool((escaped.int().abs() > highest).any()):
-            raise ValueError(f"{len(escaped)} levels, or ones above {highest}, for {count} symbols")
+            raise ValueError(
+                f"{len(escaped)} levels, or levels above {highest}, for {count} symbols"
+            )
     far, units = joined(escapes, out.device), stacked(norms, out.device)
     backend(out).add_all_levels(rows, far, units, bucket, highest, form, out, scale)
 

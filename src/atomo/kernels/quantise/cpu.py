@@ -169,7 +169,7 @@ def fill_levels(
         if not round_tile(values, norms, bucket, kind, low, high, words, highest, levels):
             return -2
         columns = (high - low + digits - 1) // digits
-        levels[high - low :] = 0  # what fills up the last row
+        levels[high - low :] = 0  # the padding of the last row
         packed = symbols[tile * COLUMNS : tile * COLUMNS + columns]
         if pack_tile(levels, columns, base, digits, packed):  # seldom, with the form that fits
             escaped = escape_tile(levels, columns, base, digits, packed, escapes, escaped)
@@ -233,7 +233,7 @@ def add_tiles(
     out: Floats,
     scale: float,
 ) -> None:
-    """Adds to `out` what has been checked to fit."""
+    """Adds levels that have been checked to `out`."""
     tile_size = digits * COLUMNS
     levels = np.zeros(tile_size, np.int16)
     restored = 0

@@ -54,7 +54,7 @@ def quantise(
     first_kind = kind if fused else GIVEN
     round_all(values, norms, bucket, first_kind, highest, form, seed, symbols, counts, False)
     starts = starts_of(counts)
-    escaped, odd = torch.stack([starts[-1], (~norms.isfinite()).sum()]).tolist()  # the one wait
+    escaped, odd = torch.stack([starts[-1], (~norms.isfinite()).sum()]).tolist()  # the only wait
     if odd:
         raise ValueError("NaN, infinity, or a norm beyond float32")
     if escaped * form.digits > room_for_escapes(len(values), highest, form):
@@ -212,7 +212,7 @@ def round_tiles(
 
 def largest_and_counts(symbols: Tensor, code: int) -> tuple[int, list[int]]:
     largest, counts = counted(symbols, code, COLUMNS)
-    numbers = torch.cat([largest.amax().view(1), counts.sum(1)]).tolist()  # the one wait
+    numbers = torch.cat([largest.amax().view(1), counts.sum(1)]).tolist()  # the only wait
     return numbers[0], numbers[1:]
 
 
@@ -241,7 +241,7 @@ def add_all_levels(
 ) -> None:
     units = (norms.double() * scale / highest).float()
     far = torch.cat([*escapes])
-    # Of the escapes of all frames, one behind the other, how many are before each tile.
+    # The number of escapes before each tile, over all frames one after the other.
     starts = starts_of(counted(symbols, form.escape, COLUMNS)[1].flatten()) if len(far) else units
     tiled = -(-symbols.shape[1] // COLUMNS)
     several = len(symbols), symbols.stride(0), units.shape[1], tiled

@@ -1,4 +1,4 @@
-"""The k-th largest and the k largest magnitudes in Triton. What they are: `kernels/radix`."""
+"""The k-th largest and the k largest magnitudes in Triton. Contracts: `kernels/radix`."""
 
 from typing import Final
 
@@ -47,7 +47,7 @@ def known(counts, k, PASSES: tl.constexpr, VALUES: tl.constexpr):
     digits = tl.arange(0, VALUES)
     for number in tl.static_range(PASSES):
         bins = tl.load(counts + number * VALUES + digits)
-        # So many have this digit or a higher one, which falls as the digit grows.
+        # The number of entries with this digit or a higher digit falls as the digit grows.
         digit = tl.maximum(tl.sum((tl.cumsum(bins, 0, reverse=True) >= rank).to(tl.int32)) - 1, 0)
         rank -= tl.sum(tl.where(digits > digit, bins, 0))
         prefix = (prefix << (9 if number == 2 else 11)) | digit
@@ -96,11 +96,11 @@ def choose(
     first.
 
     Args:
-        indices: what goes with each of `entries`.
+        indices: the index of each of `entries`.
         entries: float32.
-        size: k or more, else what follows the entries is undefined; an int64 on the device.
+        size: k or more, else the last results are undefined; an int64 on the device.
         k: at least 1.
-        state: what `kth` tells of them.
+        state: the result of `kth` for the entries.
     """
     blocks = -(-len(entries) // BLOCK)
     counts = indices.new_zeros(2, blocks)
@@ -137,7 +137,7 @@ def move_larger(indices, bits, size, state, blocks, starts, k, chosen, values, B
     block = tl.program_id(0).to(tl.int64)
     start = block * BLOCK
     entry, higher, equal = larger(bits, start, size, state, BLOCK)
-    ties = k - tl.load(state + 1)  # so many of the equal ones, the first, are among the k
+    ties = k - tl.load(state + 1)  # so many of the equal entries, the first, are among the k
     before = tl.load(starts + blocks + 1 + block)
     place = before + tl.cumsum(equal.to(tl.int64), 0) - equal.to(tl.int64)
     selected = higher | (equal & (place < ties))

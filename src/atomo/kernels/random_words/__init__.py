@@ -1,4 +1,4 @@
-"""Random bits as a function of a key and a place, so that nothing random is state.
+"""Random bits as a function of a key and a place, without a generator's state.
 
 All backends compute the same bits. `mix` is a step of splitmix64 (Steele, Lea and Flood, "Fast
 Splittable Pseudorandom Number Generators", 2014) and `scramble` its last part, which adds no
@@ -6,8 +6,8 @@ constant first.
 
 Word i of a key is, for i < 128, a 32-bit hash of i and the key, and beyond Marsaglia's xorshift
 ("Xorshift RNGs", 2003) of word i - 128, four times faster than a hash. Up to 20 words of a lane are
-uniform in pairs down to the 12th bit and in threes down to the 8th, which is what rounding
-neighbours needs; the matrix of the generator shows it.
+uniform in pairs down to the 12th bit and in threes down to the 8th, enough for
+the rounding of neighbours; the matrix of the generator shows it.
 """
 
 from typing import Final

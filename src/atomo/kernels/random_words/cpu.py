@@ -1,4 +1,4 @@
-"""Random words in numba. What they are: `random_words`."""
+"""Random words in numba. Contracts: `random_words`."""
 
 import numpy as np
 from numpy.typing import NDArray

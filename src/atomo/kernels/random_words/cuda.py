@@ -1,4 +1,4 @@
-"""Random words in Triton. What they are: `random_words`."""
+"""Random words in Triton. Contracts: `random_words`."""
 
 import triton.language as tl
 

@@ -1,4 +1,4 @@
-"""Random words as PyTorch operations, in int64, which wraps. What they are: `random_words`."""
+"""Random words as PyTorch operations, in int64, which wraps. Contracts: `random_words`."""
 
 import torch
 from torch import Tensor

@@ -43,8 +43,8 @@ def parameter(gaps: Indices) -> int:
     while mean >> (near + 1):
         near += 1
     near = min(near, 31)
-    # For geometric gaps log2(mean ln 2) is best, and for clumps, as real ones form, less: so the
-    # neighbours are tried, more of those below.
+    # For geometric gaps log2(mean ln 2) is best, and for clusters, as in real gradients, less: so
+    # the neighbours are tried, more of those below.
     best, lowest = near, cost(gaps, near)
     for r in range(max(near - 2, 0), min(near + 2, 32)):
         bits = cost(gaps, r)

@@ -37,7 +37,7 @@ def pack(indices: Tensor, room: int) -> Tensor:
 
 @device_code
 def gaps_of(indices, block, count, BLOCK: tl.constexpr):
-    """Returns the gaps of a block, and a mask of the present ones."""
+    """Returns the gaps of a block, and a mask of the gaps that exist."""
     place = block * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     index = tl.load(indices + place, mask=inside, other=0)

@@ -61,7 +61,7 @@ def above(
         values: changed in place where `added` or `clear` says so.
         added: added to `values` first.
         low: at least 1.
-        clear: whether the found entries become zero in `values`.
+        clear: True makes the selected entries zero in `values`.
 
     Raises:
         ValueError: NaN or infinity was found.
@@ -101,7 +101,6 @@ def largest(
 
     Of equal entries the first count. `values` becomes the sum with `added`.
 
-    Of equal ones the first count. `values` becomes the sum with `added`.
 
     Raises:
         ValueError: NaN or infinity was found.
@@ -126,8 +125,6 @@ def add_at(
 
     The values of a repeated index are added in their order on the CPU, and in any order elsewhere.
 
-    Where one comes several times its values are added in their order on the CPU, and in any order
-    elsewhere.
     """
     there, added = to_device(indices, out.device), to_device(values, out.device)
     backend(out).add_at(out, there, added.contiguous(), scale)
@@ -145,9 +142,9 @@ def add_sets(
 
     Args:
         out: contiguous.
-        indices: of each set behind those of the last one; increasing within a set, below n.
-        values: as many.
-        counts: how many each set has.
+        indices: of the sets one after the other; increasing within a set, below n.
+        values: one for each index.
+        counts: the size of each set.
         scale: of all values.
     """
     there, added = to_device(indices, out.device), to_device(values, out.device)

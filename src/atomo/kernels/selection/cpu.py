@@ -39,13 +39,13 @@ def above(
 ) -> tuple[Tensor, Tensor]:
     array = values.float().numpy()
     addend, add = (array, False) if added is None else (added.float().numpy(), True)
-    room = len(array) // 8 + TILE  # what is usual; once more where there turn out to be more
+    room = len(array) // 8 + TILE  # the usual number; repeated with more room if there are more
     while True:
         indices, chosen = np.empty(room, np.int64), np.empty(room, np.float32)
         count, stored = find_above(array, addend, add, np.int32(low), clear, indices, chosen)
         if count == stored:
             return checked(indices[:count], chosen[:count])
-        # What was added stays added, but what was cleared must be there to be found again.
+        # The sum stays in `values`, but cleared entries must be there for the next pass.
         if clear:
             array[indices[:stored]] = chosen[:stored]
         room, add = count + TILE, False
@@ -89,7 +89,7 @@ def add_at(out: Tensor, indices: Tensor, values: Tensor, scale: float) -> None:
 def add_sets(
     out: Tensor, indices: Tensor, values: Tensor, counts: Sequence[int], scale: float
 ) -> None:
-    add_at(out, indices, values, scale)  # in their order, whatever set they are of
+    add_at(out, indices, values, scale)  # in their order, across all sets
 
 
 def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:
@@ -101,7 +101,7 @@ def chunk_sums(values: Tensor, added: Tensor | None, chunk: int) -> Tensor:
 
 @jit
 def add_up(values: Floats, added: Floats) -> None:
-    """Adds in place. Called a tile at a time, so that what follows finds it in the cache."""
+    """Adds in place. Called a tile at a time, so that the next loop finds it in the cache."""
     for i in range(values.size):
         values[i] += added[i]
 
@@ -116,11 +116,11 @@ def find_above(
     indices: Indices,
     chosen: Floats,
 ) -> tuple[int, int]:
-    """Finds the entries whose magnitude has bits >= low, after adding `added` if asked to.
+    """Finds the entries with magnitude bits >= low, after adding `added` if `add` is True.
 
     Returns:
-        How many there are, and how many of them, the first ones, there was room to store (and to
-        clear, if asked to).
+        The number of these entries, and the number that was stored, the first of them (and
+        cleared, if `clear` is True); there may be room for fewer.
     """
     count = stored = 0
     for start in range(0, values.size, TILE):
@@ -134,10 +134,10 @@ def find_above(
             peak = np.int32(0)
             for j in range(lanes.size):
                 peak = max(peak, np.int32(lanes[j] & MAGNITUDE))
-            if peak < low:  # nearly always, and told by one comparison for all lanes
+            if peak < low:  # nearly always, with one comparison for all lanes
                 continue
             if room:
-                # Written at any rate, and counted where it is above: nothing to branch on.
+                # Always written, and counted if it is above: no branch.
                 for j in range(lanes.size):
                     indices[count] = start + block + j
                     count += int(np.int32(lanes[j] & MAGNITUDE) >= low)
@@ -156,12 +156,12 @@ def find_above(
 @jit
 def find_kth(bits: Bits, k: int) -> tuple[int, int]:
     """Finds the k-th largest magnitude of float32 numbers given as int32, from three digits, the
-    high ones first.
+    high digit first.
 
     Returns:
-        Its bits, and how many entries are above it.
+        The bits of the magnitude, and the number of entries above it.
     """
-    # Radix selection: each pass counts the next digit of those whose digits so far are the k-th's.
+    # Radix selection: each pass counts the next digit of entries with the k-th's digits so far.
     # Counters of 11 bits fit in the nearest cache.
     prefix, rank = 0, k
     for shift, width in ((20, 11), (9, 11), (0, 9)):

@@ -1,7 +1,7 @@
 """Selection of large entries in one pass with the residual, in Triton. Contracts: the package.
 
-What is found is marked, a bit an entry, in the pass that adds the residual; a second pass reads the
-bits and moves what is marked. The k-th largest comes from three histograms of digits of the
+The pass that adds the residual marks the selected entries, a bit an entry; a second pass reads the
+bits and moves the marked entries. The k-th largest comes from three histograms of digits of the
 magnitudes' bits. Counts are integers, so that their sums have no order: results are exact.
 """
 
@@ -51,7 +51,7 @@ def found_by(
 ) -> tuple[Tensor, Tensor]:
     """Returns the marked entries after a check that they are finite."""
     starts = starts_of(counts[0])
-    count, odd = torch.stack([starts[-1], counts[1].sum()]).tolist()  # the one wait
+    count, odd = torch.stack([starts[-1], counts[1].sum()]).tolist()  # the only wait
     if odd:
         raise ValueError("NaN or infinity")
     return moved(values, words, starts, count, clear)
@@ -91,7 +91,7 @@ def keep_marks(entry, low, words, counts, BLOCK: tl.constexpr):
     finite.
     """
     block = tl.program_id(0).to(tl.int64)
-    # What is behind the end is 0, which `low` is above.
+    # Entries after the end are loaded as 0, which is below `low`.
     magnitudes = magnitudes_of(entry)
     hit = (magnitudes >= low).to(tl.int32)
     rows = tl.reshape(hit, [BLOCK // 32, 32])
@@ -139,13 +139,13 @@ def largest(values: Tensor, added: Tensor | None, k: int) -> tuple[Tensor, Tenso
     low = kth(magnitudes(values, added, sample), number(len(sample), values), rank)
     words, counts = marked(values, added, low)
     starts = starts_of(counts[0])
-    # As many as the bound lets through, with as wide a margin once more.
+    # Twice the expected number of entries above the bound.
     room = min(n, 2 * rank * (n // len(sample) + 1))
     indices, entries = moved(values, words, starts, room, False)
     size = starts[-1:].clamp(max=room)
     state = kth(entries.view(torch.int32), size, k)
     chosen, selected = choose(indices, entries, size, k, state)
-    bound, count, infinite = torch.stack([low[0], starts[-1], state[2]]).tolist()  # the one wait
+    bound, count, infinite = torch.stack([low[0], starts[-1], state[2]]).tolist()  # the only wait
     if infinite:
         raise ValueError("NaN or infinity")
     if count > room or (count < k and bound > 1):
@@ -242,7 +242,9 @@ def add_sets(
 
 @device_code
 def first_not_below(indices, low, high, bound, steps):
-    """Finds in several increasing runs at once the first place whose index is not below a bound."""
+    """Finds in several increasing runs in parallel the first place with an index of at least a
+    bound.
+    """
     for _ in range(steps):
         middle = (low + high) // 2
         below = (low < high) & (tl.load(indices + middle, mask=low < high, other=0) < bound)
@@ -282,4 +284,4 @@ def add_tiles(
             entry = tl.load(target, mask=inside, other=0.0)
             tl.store(target, entry + scale * value, mask=inside)
             place += LANES
-        tl.debug_barrier()  # the next set may add to what other threads have just written
+        tl.debug_barrier()  # the next set may add to entries that other threads have just written

@@ -126,7 +126,8 @@ def add_row_signs(
     scale: float,
     out: Float[torch.Tensor, " n"],
 ) -> None:
-    """Adds `scale` times what `add_pack_means` found for its sign and run to each entry, in place.
+    """Adds to each entry `scale` times the mean of its sign and run, as `add_pack_means` computes
+    it.
 
     Raises:
         ValueError: words or means are not as many as `out` needs; it is unchanged.

@@ -136,10 +136,11 @@ def sums_of(values: Floats) -> tuple[float, float]:
 def add_pack_total(
     values: Floats, added: Floats, add: bool, words: Words
 ) -> tuple[float, float, int]:
-    """Adds `added` to `values` if asked to, packs the signs, and sums the entries of either sign.
+    """Adds `added` to `values` if `add` is True, packs the signs, and sums the entries of each
+    sign.
 
     Returns:
-        The sums of those without and with a sign bit, and how many are without.
+        The sums of the entries without and with a sign bit, and the number of entries without.
     """
     total = size = 0.0
     negative = 0
@@ -153,7 +154,7 @@ def add_pack_total(
         sums = sums_of(part)
         total += sums[0]
         size += sums[1]
-    # sum + sum of magnitudes = twice the positive ones: two sums without a branch give both.
+    # sum + sum of magnitudes = twice the positive sum: two sums without a branch give both.
     return (total + size) / 2, (total - size) / 2, values.size - negative
 
 

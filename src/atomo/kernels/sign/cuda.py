@@ -1,7 +1,7 @@
 """One bit an entry, and the residual in the same pass, in Triton. Contracts: `kernels/sign`.
 
-A program has a tile: a block of 32 rows, whose bits are shifted to their places and added down the
-columns. Whole tiles and a last one with shorter rows are two launches of the same kernel.
+A program has a tile: a block of 32 rows. It shifts their bits to their places, and adds them down
+the columns. Whole tiles and a last tile with shorter rows are two launches of the same kernel.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def pack_signs(values: Tensor) -> tuple[Tensor, float]:
 
 def add_pack_sum(values: Tensor, added: Tensor | None = None) -> tuple[Tensor, float, float, int]:
     words, parts = packed(values, added)
-    total, size, negative = parts[:, 1:].sum(0).tolist()  # the one wait for the device
+    total, size, negative = parts[:, 1:].sum(0).tolist()  # the only wait for the device
     return words, (total + size) / 2, (total - size) / 2, len(values) - int(negative)
 
 
@@ -65,7 +65,7 @@ def launches(entries: int) -> list[tuple[int, int, int]]:
 
 @device_code
 def places_of(tile, entries, width, WHOLE: tl.constexpr, WIDTH: tl.constexpr):
-    """Returns the positions of the entries of a tile, and a mask of the present ones."""
+    """Returns the positions of the entries of a tile, and a mask of the positions that exist."""
     rows, columns = tl.arange(0, 32)[:, None], tl.arange(0, WIDTH)[None, :]
     if WHOLE:  # a mask that is known lets loads and stores be 16 bytes wide
         places = tile * 32 * WIDTH + rows * WIDTH + columns
@@ -102,7 +102,7 @@ def pack_tiles(
     column = tl.arange(0, WIDTH)
     tl.store(words + tile * WIDTH + column, sign_words, mask=column < width)
     wide = entry.to(tl.float64)
-    magnitudes = tl.abs(entry).to(tl.int32, bitcast=True)  # whose order NaN has a place in
+    magnitudes = tl.abs(entry).to(tl.int32, bitcast=True)  # ordered, with NaN above infinity
     peak = tl.max(tl.max(magnitudes, 1), 0).to(tl.float32, bitcast=True)
     # A program's own row of sums, which the host adds up: atomic sums would have no fixed order.
     tl.store(parts + 4 * tile, peak.to(tl.float64))
@@ -177,7 +177,7 @@ def add_pack_means(values: Tensor, added: Tensor | None, row: int) -> tuple[Tens
     row = min(row, len(values))
     runs, pieces = -(-len(values) // row), -(-row // PIECE)
     parts = values.new_empty(runs, pieces, 3, dtype=torch.float64)
-    # Short runs share a program, and long ones are cut in pieces: either way one has BLOCK lanes.
+    # Short runs share a program, and long runs are cut in pieces: a program always has BLOCK lanes.
     lanes = min(1 << (row - 1).bit_length(), BLOCK)
     programs = -(-runs * pieces // (BLOCK // lanes))
     sizes = len(values), row, pieces, runs * pieces, -(-min(row, PIECE) // lanes)

@@ -1,4 +1,4 @@
-"""Parser of the section tables of many valid frames at once.
+"""Parser of the section tables of many valid frames together.
 
 `wire.sections` defines the tables and describes their errors. This kernel accepts or rejects the
 tables of a whole batch; the caller passes a rejected table to `wire.sections`, which raises the

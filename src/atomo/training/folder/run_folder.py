@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, final
 
-from atomo.core.file_limit import file_limit
+from atomo.core.process.file_limit import file_limit
 from atomo.core.safe_read import check_target, create_plain
 from atomo.errors import CheckpointError
 

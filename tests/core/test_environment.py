@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from numba.core import caching
 
-from atomo.core.process import prepare_environment
+from atomo.core.process.environment import prepare_environment
 from atomo.kernels.jit import jit
 
 # A program whose one command prints a lot.
 PROGRAM = """
 import sys
-from atomo.core.program import dispatch
+from atomo.core.process.program import dispatch
 def act(name, words):
     sys.stdout.write("a line\\n" * 100_000)
     return 0
@@ -47,7 +47,7 @@ def test_an_output_that_is_closed_or_full_is_a_clear_end(line, code, told):
 
 
 def test_the_number_of_a_closed_stream_goes_to_no_other_file(tmp_path):
-    code = "from atomo.core.process import prepare_environment as prepare; prepare(); "
+    code = "from atomo.core.process.environment import prepare_environment as prepare; prepare(); "
     code += "f = open('kept', 'w'); import os; "
     code += "os.write(1, b'for people'); f.close()"
     line = f'exec "{sys.executable}" -c "{code}" >&-'

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Final
 
 from atomo.core.names import nearest
-from atomo.core.process import prepare_environment, silence_output
+from atomo.core.process.environment import prepare_environment, silence_output
 from atomo.core.visible import visible
 from atomo.errors import INTERRUPTED, AtomoError, ConfigError
 

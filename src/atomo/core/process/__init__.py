@@ -1,0 +1,1 @@
+"""The process that runs: its environment, memory, imports and exit codes."""

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from atomo.hooks.fsdp import fsdp_hook
     from atomo.hooks.lightning import lightning_callback
     from atomo.hooks.optimizer import wrap_optimizer
+    from atomo.hooks.options import HookOptions
     from atomo.hooks.published import add_parser_arguments, wrap_compress_optimizer
     from atomo.hooks.states.ddp_buckets import bucket_cap_mb_list
     from atomo.hooks.trainer import trainer_hook
@@ -62,6 +63,7 @@ __all__ = [
     "Diverged",
     "Encoder",
     "FrameError",
+    "HookOptions",
     "Law",
     "Memory",
     "PeerLost",
@@ -114,6 +116,7 @@ HOMES = {
         "atomo.errors",
     ),
     "Compression": "atomo.options.compression",
+    "HookOptions": "atomo.hooks.options",
     "__version__": "atomo.core.distribution",
     "accelerate_hook": "atomo.hooks.accelerate",
     "bucket_cap_mb_list": "atomo.hooks.states.ddp_buckets",

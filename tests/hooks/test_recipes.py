@@ -17,7 +17,7 @@ import atomo
 from atomo.errors import ConfigError
 from atomo.hooks.attachment import HookAttachment
 from atomo.hooks.hook_config import HookConfig
-from atomo.hooks.recipe_coding import check, coding
+from atomo.hooks.recipe_coding import config_of
 from atomo.options.recipes import RECIPES
 
 SPELLED = "1: dgc(ratio=0.063); 2: dgc(ratio=0.015); 3: dgc(ratio=0.004); 4: dgc"
@@ -30,8 +30,8 @@ def nesterov(network: nn.Module) -> torch.optim.Optimizer:
 def coded(
     code: str | None = None, schedule: str = "", recipe: str = "", **given: int
 ) -> HookConfig:
-    numbers = {"steps_per_epoch": 0, "warmup_steps": 0} | given
-    return HookConfig(**coding(code, "auto", schedule, recipe, **numbers))
+    options: Any = {"code_schedule": schedule, "recipe": recipe} | given
+    return config_of(code, options)
 
 
 def steps(rank: int, network: nn.Module, optimizer: Any) -> None:
@@ -70,7 +70,7 @@ def test_a_recipe_without_a_schedule_needs_no_epochs(recipe):
 
 def test_what_is_given_goes_before_a_recipe():
     assert coded(recipe="efsignsgd").memory_spec == "residual(units=update)"
-    assert coding(None, "none", "", "efsignsgd", 0, 0)["memory"] == "none"
+    assert config_of(None, {"memory": "none", "recipe": "efsignsgd"}).memory_spec == "none"
     assert coded(recipe="dgc", warmup_steps=40).phases[0].epoch == 10
 
 
@@ -101,19 +101,6 @@ def test_a_warm_up_has_four_stages():
 def test_settings_that_cannot_be_are_refused(given, words):
     with pytest.raises(ConfigError, match=words):
         coded(**given)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ((None, "", 3, 0, 0), "recipe must be a name, one of sgd, .*, got 3"),
-        ((None, "", "dgc", True, 0), "steps_per_epoch must be a whole number from 0, got True"),
-        (("topk", "", "", 0, 1.5), "warmup_steps must be a whole number from 0, got 1.5"),
-    ],
-)
-def test_settings_of_other_types_are_refused(given, words):
-    with pytest.raises(ConfigError, match=words):
-        check(*given)
 
 
 @pytest.mark.parametrize(

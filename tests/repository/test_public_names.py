@@ -31,6 +31,9 @@ same: bool = codec == TopK(values="qsgd(bits=4)")
 matrices: atomo.Codec[Any] = SVD(rank=2, factors=None)
 inner: atomo.Codec[Any] = codec.values
 frame: bytes = atomo.encode(gradient, codec, seed=0, compression=atomo.Compression("zstd"))
+options: atomo.HookOptions = {"memory": atomo.make_memory("dgc"), "momentum": 0.9, "timeout_s": 9}
+callback: Any = atomo.lightning_callback(codec, **options)
+callback = atomo.lightning_callback(hierarchical=8, recipe="dgc", steps_per_epoch=9)
 try:
     atomo.decode(frame)
 except (atomo.FrameError, atomo.errors.ConfigError, atomo.PeerLost) as error:
@@ -48,6 +51,9 @@ WRONG = {
     "atomo.codecs.SVD(factors=3)": 'Argument "factors" to "SVD" has incompatible type "int"',
     "atomo.codecs.QSGD(bits=4.5)": 'Argument "bits" to "QSGD" has incompatible type "float"',
     "atomo.encode(torch.ones(3), 'sgd', seed=None)": 'Argument "seed" to "encode"',
+    "atomo.lightning_callback(dense_bellow=3)": 'Unexpected keyword argument "dense_bellow"',
+    "atomo.trainer_hook(0, seed='3')": 'Argument "seed" to "trainer_hook" has incompatible type',
+    "options: atomo.HookOptions = {'sed': 3}": 'Extra key "sed" for TypedDict "HookOptions"',
 }
 
 

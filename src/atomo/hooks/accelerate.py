@@ -7,97 +7,61 @@ from typing import Any, final
 
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from typing_extensions import Unpack
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
-from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.attachment import HookAttachment, warn_of_nothing
-from atomo.hooks.hook_config import HookConfig
-from atomo.hooks.option_checks import check_accelerator, host_rule
-from atomo.hooks.recipe_coding import coding
+from atomo.hooks.option_checks import check_accelerator
+from atomo.hooks.options import HookOptions, takes_options
+from atomo.hooks.recipe_coding import config_of
 from atomo.hooks.states.rank_files import exists, load_ranks, save_rank
-from atomo.memory import Memory
-from atomo.wire import Compression
 
 __all__ = ["accelerate_hook", "attach_to", "load_folder", "save_folder"]
 
 
+@takes_options(HookOptions)
 def accelerate_hook(
     accelerator: Any,
     code: str | Codec[Any] | None = None,
     *,
     optimizer: Optimizer | None = None,
-    memory: str | Memory = "auto",
-    momentum: float = 0.0,
-    nesterov: bool = False,
-    dense_below: int = 0,
-    dense_steps: int = 0,
-    code_schedule: str = "",
-    recipe: str = "",
-    steps_per_epoch: int = 0,
-    warmup_steps: int = 0,
-    hierarchical: str | int = "no",
-    noise_damping: bool | None = None,
-    seed: int = 0,
-    compression: Compression | None = None,
-    timeout_s: float | None = None,
+    **options: Unpack[HookOptions],
 ) -> HookAttachment:
-    """Compresses the gradients of all models that an Accelerator prepares from now on.
+    """Compresses the gradients of all models that an Accelerator prepares afterwards.
 
         accelerator = Accelerator()
         attachment = atomo.accelerate_hook(accelerator, "topk(ratio=0.01)", optimizer=optimizer)
         model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
-    On every rank, before `prepare`. `save_state` and `load_state` then have what every rank keeps
-    back, a file a rank; a checkpoint without such files is loaded with a warning, and memories
-    begin with nothing. Mixed precision, `accumulate`, clipping, and what `kwargs_handlers` say of
-    DistributedDataParallel stay as they are. One process alone has nothing to average.
+    Every rank must call this function before `prepare`. `save_state` and `load_state` then include
+    the memories, in one file for each rank; if a checkpoint has no such files, loading it warns,
+    and the memories stay empty. Mixed precision, `accumulate`, clipping and the
+    DistributedDataParallel settings in `kwargs_handlers` work as without the hook. In a single
+    process there is nothing to average, and the hook does nothing.
 
-    The momentum and the weight decay of `optimizer` move into the memory, as with `ddp_hook`. So do
-    those of an optimiser that is prepared before its model: no other one is known when the hook is
-    made.
+    The momentum and weight decay of `optimizer` move to the memory, as in `ddp_hook`. So do those
+    of an optimizer that was prepared before its model. The hook cannot find an optimizer that is
+    prepared later.
 
     Args:
-        accelerator: whose processes average.
-        optimizer: the one that steps the model, prepared or not.
-        code: a codec, or its specification such as "svd(rank=3)".
-        memory: what each rank keeps back, as of `ddp_hook`.
-        momentum: as of `ddp_hook`.
-        nesterov: whether that is Nesterov's.
-        dense_below: parameters of fewer entries travel as float32, whatever the codec.
-        dense_steps: in so many first steps all do.
-        code_schedule: as of `ddp_hook`.
-        recipe: as of `ddp_hook`.
-        steps_per_epoch: as of `ddp_hook`.
-        warmup_steps: as of `ddp_hook`.
-        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
-            name), "no", or how many ranks count as one host.
-        noise_damping: as of `ddp_hook`.
-        seed: of what codecs draw.
-        compression: blosc's settings for the frames.
-        timeout_s: the longest wait for another rank, seconds; None: that of the process group.
+        accelerator: the Accelerator of the processes that average.
+        code: a codec, or its specification such as "svd(rank=3)"; None with `recipe`.
+        optimizer: the optimizer of the model, prepared or not.
+        options: see `HookOptions`.
 
     Returns:
-        The attachment: `exchanges` has, for each prepared model, what `ddp_hook` calls the state.
+        The attachment. Its `exchanges` has the state that `ddp_hook` returns, for each prepared
+        model.
 
     Raises:
-        ConfigError: models were prepared before, gradients are not averaged by
-            DistributedDataParallel, or it has another hook; `prepare` raises as `ddp_hook` does.
+        TypeError: the keyword of an option is unknown.
+        ConfigError: an option is invalid, models were prepared before, DistributedDataParallel does
+            not average the gradients, or it has another hook. `prepare` raises the errors of
+            `ddp_hook`.
     """
     check_accelerator(accelerator, code)
-    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
-    coded = coding(
-        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
-    )
-    config = HookConfig(
-        **coded,
-        seed=seed,
-        compression=compression,
-        dense=dense,
-        hierarchical=hosts,
-        noise_damping=noise_damping,
-    )
-    attachment = HookAttachment(config, timeout_s, optimizer)
+    attachment = HookAttachment(config_of(code, options), options.get("timeout_s"), optimizer)
     attach_to(accelerator, attachment, lambda: [*accelerator._optimizers])
     return attachment
 

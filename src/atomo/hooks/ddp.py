@@ -14,12 +14,12 @@ from torch.distributed import ProcessGroup
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from typing_extensions import Unpack
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.collective import TorchCollective
-from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.adapter.meeting import SOON_S
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
@@ -33,12 +33,10 @@ from atomo.hooks.option_checks import (
     check_model,
     check_scaler,
     check_timeout,
-    host_rule,
 )
-from atomo.hooks.recipe_coding import coding
+from atomo.hooks.options import HookOptions, takes_options
+from atomo.hooks.recipe_coding import config_of
 from atomo.hooks.states.bucket_layout import BucketLayout
-from atomo.memory import Memory
-from atomo.wire import Compression
 
 __all__ = ["ADVICE", "Hook", "averaged_by", "ddp_hook", "hook_of"]
 
@@ -46,111 +44,72 @@ ADVICE: Final = "give optimizer=... to the hook, with memory='auto', which moves
 Hook = Callable[[Exchange, GradBucket], Future[Tensor]]
 
 
+@takes_options(HookOptions)
 def ddp_hook(
     ddp: DistributedDataParallel,
     code: str | Codec[Any] | None = None,
     *,
     optimizer: Optimizer | None = None,
-    memory: str | Memory = "auto",
-    momentum: float = 0.0,
-    nesterov: bool = False,
     process_group: ProcessGroup | None = None,
     scaler: GradScaler | None = None,
-    dense_below: int = 0,
-    dense_steps: int = 0,
-    code_schedule: str = "",
-    recipe: str = "",
-    steps_per_epoch: int = 0,
-    warmup_steps: int = 0,
-    hierarchical: str | int = "no",
-    noise_damping: bool | None = None,
-    seed: int = 0,
-    compression: Compression | None = None,
-    timeout_s: float | None = None,
+    **options: Unpack[HookOptions],
 ) -> tuple[Exchange, Hook]:
-    """Makes what `ddp.register_comm_hook` takes: gradients are compressed, and averaged bit for bit
-    alike on all ranks.
+    """Creates a communication hook that compresses the gradients of a DistributedDataParallel.
 
         state, hook = atomo.ddp_hook(ddp, "topk(ratio=0.01)", optimizer=optimizer)
         ddp.register_comm_hook(state, hook)
 
-    Where nobody asks for the state, `ddp.register_comm_hook(*atomo.ddp_hook(...))` is enough. The
-    same on every rank, which all must make. Each bucket is encoded, gathered and decoded in
-    threads while the backward pass goes on; errors come out of `backward()`.
+    Every rank must call this function with the same arguments, and register the hook. If the state
+    is not needed later, `ddp.register_comm_hook(*atomo.ddp_hook(...))` does both. Background
+    threads encode, exchange and decode each bucket while the backward pass continues. All ranks get
+    the same averaged gradients, bit for bit. `backward()` raises the errors of the threads.
 
-    A gradient that is zero throughout, as DDP has it of parameters that were not used, takes no
-    part: its memory is left alone. On ranks that have `join`ed that is all of them; the average is
-    over all ranks, as with DDP's `divide_by_initial_world_size`.
+    A gradient that is zero in all elements, such as that of a parameter that DDP found to be
+    unused, is not sent, and its memory does not change. The same holds for the gradients of ranks
+    that have called `join`. The average is over all ranks, as with DDP's
+    `divide_by_initial_world_size`.
 
-    SGD's momentum on top of error feedback repeats updates that the memory has already delivered.
-    With `optimizer`, "auto" then takes a memory that applies momentum before the codec ("dgc"), and
-    momentum and weight decay move there, as with `wrap_optimizer`: the optimiser's groups have
-    neither afterwards, its `state_dict` has both. Without, a warning says so at the first step of
-    such an SGD. A hook cannot make Adam's update; `wrap_optimizer` can, and loses less.
+    SGD momentum on top of error feedback repeats updates that the memory has already delivered.
+    Pass `optimizer` to avoid this: `memory="auto"` then chooses a memory that applies momentum
+    before the codec ("dgc"), and the hook moves momentum and weight decay from the parameter groups
+    of the optimizer to this memory. `optimizer.state_dict()` still has both. Without `optimizer`,
+    the first step of such an SGD warns. A hook cannot compute the update of Adam; `wrap_optimizer`
+    can, and then loses less accuracy.
 
     Args:
-        ddp: the wrapped model; parameters that need a gradient are those it has now.
-        optimizer: the one that steps these parameters; any of torch.optim, with all its groups.
-        code: a codec, or its specification such as "svd(rank=3)"; or "powersgd(rank=4)" and
-            "acpsgd(rank=4)", which sum factors in rounds of their own; or
-            "chunked(ratio=0.01, chunk=64)", `chunktopk` of the chunks that all ranks agree on.
-        memory: what each rank keeps back: "none", "residual", "dgc", "momentum", or "auto":
-            `default_memory` of the codec and `momentum`; or a
-            new object of `atomo.make_memory`, for this hook and rank alone.
-        momentum: applied by a memory that takes momentum, where no `optimizer` is given; the
-            optimiser then has none.
-        nesterov: whether that is Nesterov's.
-        process_group: of whose ranks; None: of DDP's. A group of its own is made like it. PyTorch
-            numbers groups, so where it is only a part of all ranks, the others must make as many.
-        scaler: where the loss is scaled. Memories then hold unscaled values; a gradient that is not
-            finite on one rank is not finite on any, so that all scalers skip the step, and a
-            skipped step leaves the memories as they were. It serves one optimiser. Without it such
-            a gradient is an error.
-        dense_below: parameters of fewer entries travel as float32, whatever the codec.
-        dense_steps: in so many first steps all do.
-        code_schedule: codecs that follow `code`, each from a step on, such as
-            "1000: topk(ratio=0.05); 2000: topk(ratio=0.01)"; steps count from 0.
-        recipe: a method as its paper ran it, such as "dgc", in the place of `code`: its codec,
-            memory and schedule; its momentum must be that of the optimiser.
-        steps_per_epoch: needed by recipes with a schedule of epochs, such as "dgc".
-        warmup_steps: steps in which the ratio falls to its value, in four stages, as DGC's.
-        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
-            name), "no", or how many ranks count as one host.
-        noise_damping: shorten steps of SGD by the measured noise of an unbiased codec, without
-            memory, as runs do: the learning rate is scaled inside the optimiser's `step`. None:
-            where that can be.
-        seed: of what codecs draw.
-        compression: blosc's settings for the frames.
-        timeout_s: the longest wait for another rank, seconds; None: that of the process group.
+        ddp: the wrapped model. The hook averages the gradients of the parameters that require a
+            gradient now.
+        code: a codec, or its specification such as "svd(rank=3)". "powersgd(rank=4)" and
+            "acpsgd(rank=4)" sum low-rank factors, and "chunked(ratio=0.01, chunk=64)" is
+            `chunktopk` with the same chunks on all ranks. None with `recipe`.
+        optimizer: the optimizer of these parameters, with all its parameter groups; any of
+            torch.optim.
+        process_group: the process group that averages; None: that of DDP. The hook creates groups
+            of its own with the same ranks. PyTorch numbers groups in order, so if the group is only
+            a part of all ranks, the other ranks must create as many.
+        scaler: the gradient scaler of the loss, which must serve one optimizer. Memories then store
+            unscaled values. If a gradient is not finite on one rank, it is not finite on any: all
+            scalers skip the step, and memories stay as they were. Without a scaler, a gradient that
+            is not finite is an error.
+        options: see `HookOptions`.
 
     Returns:
-        The state, whose `state_dict`, `load_state_dict` and `gather` are for checkpoints and whose
-        `stats` are bytes and seconds; and the hook.
+        The state and the hook. The state has `state_dict`, `load_state_dict` and `gather` for
+        checkpoints, and `stats` with bytes and seconds.
 
     Raises:
-        ConfigError: a name is unknown, a memory does not suit the codec or does not apply the
-            momentum, the model has a hook already, a wrapped optimiser averages its gradients, or
-            the ranks do not say the same.
+        TypeError: the keyword of an option is unknown.
+        ConfigError: an option is invalid, the memory does not suit the codec or does not apply the
+            momentum, the model has a hook already, a wrapped optimizer averages its gradients, or
+            ranks passed different arguments.
     """
     check_model(ddp, code)
     check_scaler(scaler)
     skips = scaler is not None and scaler.is_enabled()
-    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
-    coded = coding(
-        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
-    )
-    config = HookConfig(
-        **coded,
-        seed=seed,
-        compression=compression,
-        skips=skips,
-        dense=dense,
-        hierarchical=hosts,
-        noise_damping=noise_damping,
-    )
+    config = config_of(code, options, skips=skips)
     enabled, optimizers = scaler if skips else None, given_optimizers(config, optimizer)
     warn_of_adam(config, optimizers, ddp.process_group.rank())
-    return hook_of(ddp, config, enabled, process_group, timeout_s, optimizers)
+    return hook_of(ddp, config, enabled, process_group, options.get("timeout_s"), optimizers)
 
 
 def hook_of(

@@ -11,25 +11,24 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
+from typing_extensions import Unpack
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.collective import TorchCollective
-from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.ddp import ADVICE
-from atomo.hooks.hook_config import HookConfig, make_exchange
+from atomo.hooks.hook_config import make_exchange
 from atomo.hooks.optimizers.momentum_transfer import given_optimizers, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
 from atomo.hooks.optimizers.weight_decay import local
-from atomo.hooks.option_checks import check_sharded, check_timeout
-from atomo.hooks.recipe_coding import coding
+from atomo.hooks.option_checks import check_sharded
+from atomo.hooks.options import FSDPHookOptions, takes_options
+from atomo.hooks.recipe_coding import config_of
 from atomo.hooks.sharding.fsdp_checks import check_config, check_meshes, sharded_parameters
 from atomo.hooks.sharding.fsdp_shards import cut_up, sharded_modules, shards_of
 from atomo.hooks.sharding.sharded import ShardedExchange
-from atomo.memory import Memory
-from atomo.wire import Compression
 
 __all__ = ["fsdp_hook"]
 
@@ -37,92 +36,66 @@ hooked: Final[WeakSet[FSDPModule]] = WeakSet()
 """The modules that hand over their gradients, of which each takes one hook."""
 
 
+@takes_options(FSDPHookOptions)
 def fsdp_hook(
     model: nn.Module,
     code: str | Codec[Any] | None,
     replicas: DeviceMesh,
     *,
     optimizer: Optimizer | None = None,
-    memory: str | Memory = "auto",
-    momentum: float = 0.0,
-    nesterov: bool = False,
-    dense_below: int = 0,
-    dense_steps: int = 0,
-    code_schedule: str = "",
-    recipe: str = "",
-    steps_per_epoch: int = 0,
-    warmup_steps: int = 0,
-    seed: int = 0,
-    compression: Compression | None = None,
-    timeout_s: float | None = None,
+    **options: Unpack[FSDPHookOptions],
 ) -> ShardedExchange:
-    """Averages the gradients of an FSDP2 model between its replicas, compressed.
+    """Averages the gradients of a model sharded by FSDP2 between its replicas, compressed.
 
         mesh = init_device_mesh("cuda", (hosts, 8), mesh_dim_names=("replicate", "shard"))
         fully_shard(model, mesh=mesh["shard"])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         exchange = atomo.fsdp_hook(model, "topk", mesh["replicate"], optimizer=optimizer)
 
-    In the place of `fully_shard(model, mesh=mesh)`, whose all-reduce between replicas is dense. As
-    there, FSDP2 gathers weights and reduce-scatters gradients among the ranks that share a replica,
-    which are best those of one host. What that leaves of each rank's shard is then averaged among
-    the ranks that hold the same shard, bit for bit alike on all of them. Codecs see every
-    parameter's rows of that shard in their own shape; what is kept back is kept by shard.
+    This replaces `fully_shard(model, mesh=mesh)`, which averages between replicas with an
+    uncompressed all-reduce. FSDP2 still all-gathers weights and reduce-scatters gradients among the
+    ranks of one replica, which are best the ranks of one host. The hook then averages each rank's
+    shard with the ranks that hold the same shard; all of them get the same bits. Codecs encode the
+    rows of each parameter that the shard contains, in their own shape, and memories store these
+    rows.
 
-    On every rank, once the model is sharded and its weights are there, and before the first pass;
-    replicas begin with the same weights. FSDP2 waits for each module's average inside the backward
-    pass, which does not go on meanwhile. A backward pass is a step.
+    Every rank must call this function after `fully_shard`, when the weights are initialized, and
+    before the first forward pass. Replicas must start with the same weights. FSDP2 waits for the
+    average of each module inside the backward pass, so the two do not overlap. Each backward pass
+    is one step.
 
     Args:
-        model: on which, and on modules of which, `fully_shard` was called with a mesh of one
-            dimension. Parameters that need a gradient are those it has now.
-        code: a codec, or its specification such as "svd(rank=3)"; or "powersgd(rank=4)" or
-            "acpsgd(rank=4)", which sum factors of the rows of each shard.
-        replicas: the ranks that hold this one's shard, one of each replica: a mesh of one
-            dimension.
-        optimizer: the one that steps the model; as of `ddp_hook`.
-        memory: what each rank keeps back, as of `ddp_hook`.
-        momentum: as of `ddp_hook`.
-        nesterov: whether that is Nesterov's.
-        dense_below: parameters of fewer entries travel as float32, whatever the codec.
-        dense_steps: in so many first steps all do.
-        code_schedule: as of `ddp_hook`.
-        recipe: as of `ddp_hook`.
-        steps_per_epoch: as of `ddp_hook`.
-        warmup_steps: as of `ddp_hook`.
-        seed: of what codecs draw.
-        compression: blosc's settings for the frames.
-        timeout_s: the longest wait for another rank, seconds; None: that of the process group.
+        model: the model on which, and on submodules of which, `fully_shard` was called with a mesh
+            of one dimension. The hook averages the gradients of the parameters that require a
+            gradient now.
+        code: a codec, or its specification such as "svd(rank=3)". "powersgd(rank=4)" and
+            "acpsgd(rank=4)" sum low-rank factors of the rows of each shard. None with `recipe`.
+        replicas: a mesh of one dimension with the ranks that hold the shard of this rank, one rank
+            of each replica.
+        optimizer: the optimizer of the model; its momentum and weight decay move to the memory, as
+            in `ddp_hook`.
+        options: see `HookOptions`.
 
     Returns:
-        The exchange, whose `state_dict` and `load_state_dict` are for checkpoints, and whose
-        `stats` are bytes and seconds. `backward()` raises what goes wrong.
+        The exchange. It has `state_dict` and `load_state_dict` for checkpoints, and `stats` with
+        bytes and seconds. `backward()` raises its errors.
 
     Raises:
-        ConfigError: a name is unknown, a memory does not suit the codec or needs the whole gradient
-            first, the model has a hook already, is sharded by FSDP1 or otherwise than above, there
-            are no replicas, or they do not say the same.
+        TypeError: the keyword of an option is unknown.
+        ConfigError: an option is invalid, the memory does not suit the codec or needs the norm of
+            the whole gradient, the model has a hook already or is sharded in another way (FSDP1
+            included), there is only one replica, or ranks passed different arguments.
     """
     check_sharded(model, code)
-    check_timeout(timeout_s)
-    dense = DensePolicy(dense_below, dense_steps)
-    coded = coding(
-        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
-    )
-    config = HookConfig(
-        **coded,
-        seed=seed,
-        compression=compression,
-        dense=dense,
-    )
+    config = config_of(code, options)
     optimizers = given_optimizers(config, optimizer)
     parameters, modules = sharded_parameters(model), unhooked_modules(model)
     config, moved = move_momentum(config, optimizers, parameters.values())
     check_config(config)
     group = check_meshes(parameters, replicas).get_group()
-    here = {name: rows for name, one in parameters.items() if (rows := local(one)).numel()}
-    collective = TorchCollective(group, timeout_s)
-    exchange = make_exchange(config, collective, here, decay=moved.decay(parameters))
+    shards = {name: rows for name, p in parameters.items() if (rows := local(p)).numel()}
+    collective = TorchCollective(group, options.get("timeout_s"))
+    exchange = make_exchange(config, collective, shards, decay=moved.decay(parameters))
     moved.take()
     watch = None if moved else MomentumWatch(config, dist.get_rank(), parameters.values(), ADVICE)
     register(modules, parameters, BackwardSteps(exchange, watch))

@@ -24,7 +24,6 @@ from atomo.hooks.adapter.memory_owner import owner_of
 from atomo.hooks.code_spec import CodeSpec, parse_code, reduction_of
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
-from atomo.hooks.option_checks import check_options
 from atomo.hooks.states.bucket_layout import BucketLayout
 from atomo.hooks.states.own_memory import check_fresh, take
 from atomo.memory import (
@@ -76,11 +75,6 @@ class HookConfig:
 
     def __post_init__(self) -> None:
         _ = self.spec  # an unknown code is an error where it is given
-        check_options(self.memory, self.momentum, self.nesterov, self.seed, self.compression)
-        if not isinstance(self.noise_damping, bool | None):
-            raise ConfigError(
-                f"noise_damping must be True, False or None, got {self.noise_damping!r}"
-            )
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:

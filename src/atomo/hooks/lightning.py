@@ -6,18 +6,16 @@ from importlib import import_module
 from typing import Any, Final
 
 from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import Unpack
 
 from atomo.codecs import Codec
 from atomo.core.distribution import install_command
 from atomo.errors import ConfigError
-from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.attachment import HookAttachment, warn_of_nothing
-from atomo.hooks.hook_config import HookConfig
-from atomo.hooks.option_checks import check_callback, host_rule
-from atomo.hooks.recipe_coding import coding
-from atomo.memory import Memory
-from atomo.wire import Compression
+from atomo.hooks.option_checks import check_callback
+from atomo.hooks.options import HookOptions, takes_options
+from atomo.hooks.recipe_coding import config_of
 
 __all__ = ["lightning_callback"]
 
@@ -25,75 +23,35 @@ PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")  # the same, under 
 KEY: Final = "atomo"  # not the name of a class: checkpoints outlive it
 
 
-def lightning_callback(
-    code: str | Codec[Any] | None = None,
-    *,
-    memory: str | Memory = "auto",
-    momentum: float = 0.0,
-    nesterov: bool = False,
-    dense_below: int = 0,
-    dense_steps: int = 0,
-    code_schedule: str = "",
-    recipe: str = "",
-    steps_per_epoch: int = 0,
-    warmup_steps: int = 0,
-    hierarchical: str | int = "no",
-    noise_damping: bool | None = None,
-    seed: int = 0,
-    compression: Compression | None = None,
-    timeout_s: float | None = None,
-) -> Any:
-    """Compresses the gradients of a Lightning Trainer with strategy "ddp", on any device.
+@takes_options(HookOptions)
+def lightning_callback(code: str | Codec[Any] | None = None, **options: Unpack[HookOptions]) -> Any:
+    """Creates a callback that compresses the gradients of a Lightning Trainer with strategy "ddp".
 
         callback = atomo.lightning_callback("topk(ratio=0.01)")
         Trainer(strategy="ddp", callbacks=[callback])
 
-    Lightning's checkpoints then have what all ranks keep back, gathered at rank 0; one without it
-    begins with nothing. Its `precision`, `accumulate_grad_batches` and clipping stay as they are.
-    One process alone has nothing to average.
+    It works on any device. Lightning's checkpoints then include the memories of all ranks, gathered
+    at rank 0; with a checkpoint that has none, the memories start empty. `precision`,
+    `accumulate_grad_batches` and clipping work as without the callback. In a single process there
+    is nothing to average, and the callback does nothing.
 
-    Momentum and weight decay of an SGD, which `configure_optimizers` has made when `fit` begins,
-    move into the memory, as with `ddp_hook`; where they cannot, a warning says why.
+    If `configure_optimizers` returns an SGD, its momentum and weight decay move to the memory when
+    `fit` begins, as in `ddp_hook`; if they cannot, a warning gives the reason.
 
     Args:
-        code: a codec, or its specification such as "svd(rank=3)".
-        memory: what each rank keeps back, as of `ddp_hook`.
-        momentum: as of `ddp_hook`.
-        nesterov: whether that is Nesterov's.
-        dense_below: parameters of fewer entries travel as float32, whatever the codec.
-        dense_steps: in so many first steps all do.
-        code_schedule: as of `ddp_hook`.
-        recipe: as of `ddp_hook`.
-        steps_per_epoch: as of `ddp_hook`.
-        warmup_steps: as of `ddp_hook`.
-        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
-            name), "no", or how many ranks count as one host.
-        noise_damping: as of `ddp_hook`.
-        seed: of what codecs draw.
-        compression: blosc's settings for the frames.
-        timeout_s: the longest wait for another rank, seconds; None: that of the process group.
+        code: a codec, or its specification such as "svd(rank=3)"; None with `recipe`.
+        options: see `HookOptions`.
 
     Returns:
-        The callback: `callback.exchange` is what `ddp_hook` calls the state, from the beginning of
-        `fit`, which raises ConfigError as `ddp_hook` does; None in a process alone.
+        The callback. From the beginning of `fit`, its `exchange` is the state that `ddp_hook`
+        returns, or None in a single process. `fit` raises the errors of `ddp_hook`.
 
     Raises:
-        ConfigError: Lightning is not installed.
+        TypeError: the keyword of an option is unknown.
+        ConfigError: an option is invalid, or Lightning is not installed.
     """
     check_callback(code)
-    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
-    coded = coding(
-        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
-    )
-    config = HookConfig(
-        **coded,
-        seed=seed,
-        compression=compression,
-        dense=dense,
-        hierarchical=hosts,
-        noise_damping=noise_damping,
-    )
-    attachment = HookAttachment(config, timeout_s)
+    attachment = HookAttachment(config_of(code, options), options.get("timeout_s"))
     return kind_of(package())(attachment)
 
 

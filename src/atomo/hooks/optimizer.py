@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from typing_extensions import Unpack
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.exchange.collectives.collective import Collective
 from atomo.fusion import plan
 from atomo.hooks.adapter.chunks import Chunk
-from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
-from atomo.hooks.hook_config import HookConfig, make_exchange
+from atomo.hooks.hook_config import make_exchange
 from atomo.hooks.job import join_job
 from atomo.hooks.optimizers.adam import PlainStep, move_adam
 from atomo.hooks.optimizers.momentum_transfer import inner_optimizer, move_momentum
@@ -27,131 +27,106 @@ from atomo.hooks.option_checks import (
     check_bucket_mb,
     check_optimizer,
     check_scaler,
-    check_timeout,
-    host_rule,
 )
-from atomo.hooks.recipe_coding import coding
+from atomo.hooks.options import OptimizerOptions, takes_options
+from atomo.hooks.recipe_coding import config_of
 from atomo.hooks.replicas import replicate
-from atomo.memory import Memory
 from atomo.options.grouping import megabytes
-from atomo.wire import Compression
 
 __all__ = ["AveragedOptimizer", "wrap_optimizer"]
 
+JOB_TIMEOUT_S: Final = 300.0
 ADVICE: Final = "memory='auto' moves it into the memory, which applies it before the codec"
 
 
+@takes_options(OptimizerOptions, timeout_s=JOB_TIMEOUT_S)
 def wrap_optimizer(
     optimizer: Optimizer,
     model: nn.Module,
     code: str | Codec[Any] | None = None,
     *,
-    memory: str | Memory = "auto",
     bucket_mb: float = 4.0,
     scaler: GradScaler | None = None,
-    dense_below: int = 0,
-    dense_steps: int = 0,
-    code_schedule: str = "",
-    recipe: str = "",
-    steps_per_epoch: int = 0,
-    warmup_steps: int = 0,
-    hierarchical: str | int = "no",
-    noise_damping: bool | None = None,
-    seed: int = 0,
-    compression: Compression | None = None,
     collective: Collective | None = None,
-    timeout_s: float = 300.0,
+    **options: Unpack[OptimizerOptions],
 ) -> "AveragedOptimizer":
-    """Wraps an optimiser: its `step` first averages the gradients of all ranks, compressed.
+    """Wraps an optimizer so that `step` first averages the gradients of all ranks, compressed.
 
         optimizer = atomo.wrap_optimizer(torch.optim.SGD(...), model, "topk(ratio=0.01)")
 
-    For a loop without DistributedDataParallel, in each process of a job that `torchrun` or `mpirun`
-    has launched, or in one alone. All ranks get the weights of rank 0 now, and keep the same bits.
+    Use this in a training loop without DistributedDataParallel, in each process of a job launched
+    by `torchrun` or `mpirun`, or in a single process. The call broadcasts the weights of rank 0;
+    all ranks keep the same weights, bit for bit.
 
-    The groups of parameters are the wrapped optimiser's own, so that learning rates, schedules,
-    momentum and weight decay are what they were, with one exception. Momentum on top of error
-    feedback diverges; so where "auto" finds momentum and a codec that needs a memory, or where the
-    memory applies momentum, it is moved there, and weight decay with it: the groups then have
-    neither, and `state_dict` has both.
+    The parameter groups are those of the wrapped optimizer, so that learning rates, schedulers,
+    momentum and weight decay work as before, with one exception. Momentum on top of error feedback
+    diverges. So if the codec needs a memory and the optimizer has momentum, `memory="auto"` moves
+    momentum and weight decay to a memory that applies them before the codec; so does a memory with
+    momentum that you choose. The parameter groups then have neither; `state_dict` has both.
 
-    Adam divides what a memory sends late by its own length. So with Adam or AdamW and a codec that
-    was measured to lose less so ("topk", "efsignsgd", "onebit"), "auto" takes memory "adam": each
-    rank makes the update with the betas and the eps of the optimiser, and compresses the update;
-    `step` subtracts the average times the learning rate, with AdamW's weight decay. The moments are
-    then in `exchange.state_dict()`. `memory="residual"` compresses gradients.
+    Adam divides a value that a memory sends late by the magnitude of that value. With Adam or
+    AdamW, and a codec that was measured to lose less this way ("topk", "efsignsgd", "onebit"),
+    `memory="auto"` chooses memory "adam": each rank computes the update with the betas and the eps
+    of the optimizer, and compresses the update; `step` subtracts the average times the learning
+    rate, and applies the weight decay of AdamW. The moments are then in `exchange.state_dict()`.
+    `memory="residual"` compresses gradients instead.
 
     Args:
-        optimizer: of parameters of `model`, with all its groups.
-        model: what is trained.
-        code: a codec, or its specification such as "svd(rank=3)".
-        memory: what each rank keeps back: "none", "residual", "dgc", "momentum", "adam", or
-            "auto": `default_memory` of the codec, the momentum and the optimiser; or a
-            new object of `atomo.make_memory`, for this hook and rank alone.
-        bucket_mb: gradient per message, MB.
-        scaler: where the loss is scaled; then call `average` before `scaler.step`.
-        dense_below: parameters of fewer entries travel as float32, whatever the codec.
-        dense_steps: in so many first steps all do.
-        code_schedule: codecs that follow `code`, each from a step on, such as
-            "1000: topk(ratio=0.05); 2000: topk(ratio=0.01)"; steps count from 0.
-        recipe: a method as its paper ran it, such as "dgc", in the place of `code`: its codec,
-            memory and schedule; its momentum must be that of the optimiser.
-        steps_per_epoch: needed by recipes with a schedule of epochs, such as "dgc".
-        warmup_steps: steps in which the ratio falls to its value, in four stages, as DGC's.
-        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
-            name), "no", or how many ranks count as one host.
-        noise_damping: shorten steps of SGD by the measured noise of an unbiased codec, without
-            memory, as runs do: the learning rate is scaled inside the optimiser's `step`. None:
-            where that can be.
-        seed: of what codecs draw.
-        compression: blosc's settings for the frames.
-        collective: the ranks; None: those of the job.
-        timeout_s: the longest wait for another rank, seconds.
+        optimizer: the optimizer of parameters of `model`, with all its parameter groups.
+        model: the model.
+        code: a codec, or its specification such as "svd(rank=3)"; None with `recipe`.
+        bucket_mb: the size of a bucket, in MB of gradient.
+        scaler: the gradient scaler of the loss; call `average` before `scaler.step`.
+        collective: the ranks; None: all ranks of the job.
+        options: see `HookOptions`.
+
+    Returns:
+        The optimizer for the training loop. Its `exchange` has the memories and `stats`.
 
     Raises:
-        ConfigError: a name is unknown, a memory does not suit the codec, the optimiser has other
-            parameters than the model, a hook or another wrapped optimiser averages one of them
-            already, or the ranks do not say the same.
+        TypeError: the keyword of an option is unknown.
+        ConfigError: an option is invalid, the memory does not suit the codec, the optimizer has
+            parameters that are not the model's, a hook or another wrapped optimizer averages a
+            parameter already, or ranks passed different arguments.
     """
     check_optimizer(optimizer, model, code)
     check_scaler(scaler)
-    check_timeout(timeout_s)
     check_bucket_mb(bucket_mb)
     if isinstance(optimizer, AveragedOptimizer):
         raise ConfigError("the optimizer is wrapped already, and would average twice")
-    parameters = trained(optimizer, model)
-    for owners in (OPTIMIZERS, HOOKS):
-        owners.check_free(parameters.values())
     skips = scaler is not None and scaler.is_enabled()
-    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
-    coded = coding(code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps)
-    config = HookConfig(
-        **coded,
-        seed=seed,
-        compression=compression,
-        skips=skips,
-        dense=dense,
-        hierarchical=hosts,
-        noise_damping=noise_damping,
-        bucket_mb=bucket_mb,
-    )
+    config = config_of(code, options, skips=skips, bucket_mb=bucket_mb)
+    parameters = free_parameters(optimizer, model)
     inner = inner_optimizer(optimizer)
     config, plain = move_adam(config, inner, scaled=skips)
     config, moved = move_momentum(config, [inner], parameters.values())
     config, damped = resolve_damping(config, [inner], parameters.values())
-    ranks = join_job(timeout_s) if collective is None else collective
+    if collective is None:
+        collective = join_job(options.get("timeout_s") or JOB_TIMEOUT_S)
     decay = moved.decay(parameters) if plain is None else plain.decay(parameters)
-    exchange = make_exchange(config, ranks, parameters, decay=decay)
+    exchange = make_exchange(config, collective, parameters, decay=decay)
     moved.take()
     release([inner])
     damp(damped, exchange.meter)
-    replicate(model, ranks)
+    replicate(model, collective)
     buckets = grouped(parameters, config.codec, bucket_mb)
     watch = None if moved else MomentumWatch(config, exchange.rank, parameters.values(), ADVICE)
     enabled = scaler if skips else None
     averaged = AveragedOptimizer(optimizer, exchange, buckets, watch, enabled, plain)
     OPTIMIZERS.add(averaged, parameters.values())
     return averaged
+
+
+def free_parameters(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameters that an optimizer steps, by name.
+
+    Raises:
+        ConfigError: a hook or another wrapped optimizer averages one of them.
+    """
+    parameters = trained(optimizer, model)
+    for owners in (OPTIMIZERS, HOOKS):
+        owners.check_free(parameters.values())
+    return parameters
 
 
 @final

@@ -1,7 +1,9 @@
 """Arguments of hooks and optimisers, refused in the words of these functions."""
 
 import math
+from collections.abc import Callable, Mapping
 from numbers import Real
+from typing import Final
 
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
@@ -15,6 +17,7 @@ from atomo.errors import ConfigError
 from atomo.memory import MEMORIES, Memory
 from atomo.options.compression import Compression
 from atomo.options.hierarchy import canonical_hierarchy
+from atomo.options.recipes import RECIPES
 
 __all__ = [
     "check_accelerator",
@@ -32,25 +35,52 @@ __all__ = [
 ]
 
 
-def check_options(
-    memory: object, momentum: object, nesterov: object, seed: object, compression: object
-) -> None:
-    """Raises ConfigError for an option of a type that it cannot have."""
-    if not isinstance(memory, str | Memory):
-        raise ConfigError(
-            "memory must be one of atomo.make_memory, or a name with its settings, one of auto, "
-            f"{', '.join(MEMORIES)}, got {value_text(memory)}"
-        )
-    if isinstance(momentum, bool) or not isinstance(momentum, Real):
-        raise ConfigError(f"momentum must be a number, got {value_text(momentum)}")
-    if not isinstance(nesterov, bool):
-        raise ConfigError(f"nesterov must be True or False, got {value_text(nesterov)}")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ConfigError(f"seed must be a whole number, got {value_text(seed)}")
-    if compression is not None and not isinstance(compression, Compression):
-        raise ConfigError(
-            f"compression must be an atomo.Compression or None, got {value_text(compression)}"
-        )
+def is_whole(value: object) -> bool:
+    """True for a whole number; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_count(value: object) -> bool:
+    """True for a whole number from 0."""
+    return is_whole(value) and value >= 0  # type: ignore[operator]  # a number
+
+
+FORMS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
+    "memory": (
+        lambda value: isinstance(value, str | Memory),
+        "one of atomo.make_memory, or a name with its settings, one of auto, "
+        f"{', '.join(MEMORIES)}",
+    ),
+    "momentum": (
+        lambda value: isinstance(value, Real) and not isinstance(value, bool),
+        "a number",
+    ),
+    "nesterov": (lambda value: isinstance(value, bool), "True or False"),
+    "code_schedule": (
+        lambda value: isinstance(value, str),
+        "text such as '1000: topk(ratio=0.01)'",
+    ),
+    "recipe": (lambda value: isinstance(value, str), f"a name, one of {', '.join(RECIPES)}"),
+    "steps_per_epoch": (is_count, "a whole number from 0"),
+    "warmup_steps": (is_count, "a whole number from 0"),
+    "dense_below": (is_count, "a whole number from 0"),
+    "dense_steps": (is_count, "a whole number from 0"),
+    "noise_damping": (lambda value: isinstance(value, bool | None), "True, False or None"),
+    "seed": (is_whole, "a whole number"),
+    "compression": (
+        lambda value: isinstance(value, Compression | None),
+        "an atomo.Compression or None",
+    ),
+}
+"""The valid values of an option, as a test and in words."""
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Raises ConfigError for an option with a value of another type."""
+    for name, (fits, form) in FORMS.items():
+        if not fits(options[name]):
+            raise ConfigError(f"{name} must be {form}, got {value_text(options[name])}")
+    check_timeout(options["timeout_s"])
 
 
 def host_rule(hierarchical: object) -> str:

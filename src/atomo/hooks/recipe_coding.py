@@ -1,92 +1,112 @@
-"""Recipes, and warm-ups of the ratio, as the codec, the memory and the steps that hooks have."""
+"""The configuration of a hook from its options: recipes and warm-ups become codecs and steps."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from atomo.api.validate import value_text
 from atomo.codecs import Codec
 from atomo.core.names import resolve
 from atomo.errors import ConfigError
+from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.code_spec import parse_code
 from atomo.hooks.hook_config import HookConfig
+from atomo.hooks.option_checks import check_options, host_rule
+from atomo.hooks.options import DEFAULTS, CommonOptions, HookOptions
 from atomo.hooks.states.own_memory import momentum_of
-from atomo.memory import Memory
 from atomo.options.recipes import RECIPES
 from atomo.options.schedule import phases, warm_up_schedule
 
-__all__ = ["check_recipe", "coding"]
+__all__ = ["check_recipe", "config_of"]
 
 STAGES: Final = 4  # of a warm-up: DGC's published epochs
 
 
-def coding(
+def config_of(
     code: str | Codec[Any] | None,
-    memory: str | Memory,
-    code_schedule: str,
-    recipe: str,
-    steps_per_epoch: int,
-    warmup_steps: int,
-    momentum: float = 0.0,
-    nesterov: bool = False,
-) -> dict[str, Any]:
-    """Returns the fields of a HookConfig for the codecs, their schedule and the memory.
-
-    A memory that is given goes before that of the recipe, and a warm-up before its schedule.
+    options: CommonOptions,
+    *,
+    skips: bool = False,
+    bucket_mb: float = 0.0,
+) -> HookConfig:
+    """Returns how gradients are averaged, from the options of a caller.
 
     Args:
-        code: as of `ddp_hook`; None with a recipe.
-        memory: as of `ddp_hook`.
-        code_schedule: as of `ddp_hook`.
-        recipe: a name of `atomo.options.recipes`; "": none.
-        steps_per_epoch: for a recipe whose schedule has epochs.
-        warmup_steps: the steps in which the ratio falls to its value; 0: it has it at once.
-        momentum: as of `ddp_hook`.
-        nesterov: as of `ddp_hook`.
+        code: the codec; None with a recipe.
+        options: the options that the caller gave; the others have their defaults.
+        skips: True if a scaler may skip steps.
+        bucket_mb: the gradient of a message, MB; 0: the caller divides.
+
+    Raises:
+        ConfigError: an option has another type or is out of range, options contradict each other,
+            or there is no code.
+    """
+    given: HookOptions = {**DEFAULTS, **options}
+    check_options(given)
+    return HookConfig(
+        **coding(code, given),
+        seed=given["seed"],
+        compression=given["compression"],
+        skips=skips,
+        dense=DensePolicy(given["dense_below"], given["dense_steps"]),
+        hierarchical=host_rule(given["hierarchical"]),
+        noise_damping=given["noise_damping"],
+        bucket_mb=bucket_mb,
+    )
+
+
+def coding(code: str | Codec[Any] | None, options: HookOptions) -> dict[str, Any]:
+    """Returns the fields of a HookConfig for the codecs, their schedule and the memory.
+
+    The memory of the options replaces that of the recipe, and a warm-up replaces the schedule of
+    the recipe.
+
+    Args:
+        code: the codec; None with a recipe.
+        options: all options.
 
     Raises:
         ConfigError: there are two codes, schedules or momentums, no code, or a number is out of
             range.
     """
-    check(code, code_schedule, recipe, steps_per_epoch, warmup_steps)
-    name = resolve("recipe", recipe, RECIPES) if recipe else ""
+    check(code, options)
+    name = resolve("recipe", options["recipe"], RECIPES) if options["recipe"] else ""
     settings: Mapping[str, Any] = RECIPES[name].settings if name else {"code": code}
-    code = settings["code"]
+    memory = options["memory"]
     if memory == "auto":
         memory = settings.get("memory", memory)
-    epochs = settings.get("code_schedule", "")
-    if warmup_steps:
-        code, code_schedule = warmed_up(code, warmup_steps)
-    elif epochs:
-        if not steps_per_epoch:
-            raise ConfigError(f"recipe {name} has a schedule of epochs: give steps_per_epoch")
-        code, code_schedule = in_steps(settings["code"], epochs, float(steps_per_epoch))
-    momentum, nesterov = momentum_of(memory, momentum, nesterov)
+    momentum, nesterov = momentum_of(memory, options["momentum"], options["nesterov"])
+    first, schedule = scheduled(settings, options, name)
     return {
-        "code": code,
+        "code": first,
         "memory": memory,
         "momentum": momentum,
         "nesterov": nesterov,
-        "schedule": code_schedule,
+        "schedule": schedule,
         "recipe": name,
     }
 
 
-def check(
-    code: object, code_schedule: object, recipe: object, steps_per_epoch: object, warmup: object
-) -> None:
-    """Raises ConfigError for arguments that contradict each other, or of another type."""
-    if not isinstance(recipe, str):
-        raise ConfigError(
-            f"recipe must be a name, one of {', '.join(RECIPES)}, got {value_text(recipe)}"
-        )
-    if not isinstance(code_schedule, str):
-        raise ConfigError(
-            "code_schedule must be text such as '1000: topk(ratio=0.01)', got "
-            f"{value_text(code_schedule)}"
-        )
-    for name, value in (("steps_per_epoch", steps_per_epoch), ("warmup_steps", warmup)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ConfigError(f"{name} must be a whole number from 0, got {value_text(value)}")
+def scheduled(
+    settings: Mapping[str, Any], options: HookOptions, recipe: str
+) -> tuple[str | Codec[Any], str]:
+    """Returns the first codec, and the schedule of the others in steps.
+
+    Raises:
+        ConfigError: the schedule of the recipe counts epochs, and their length is not known.
+    """
+    code, epochs = settings["code"], settings.get("code_schedule", "")
+    if options["warmup_steps"]:
+        return warmed_up(code, options["warmup_steps"])
+    if not epochs:
+        return code, options["code_schedule"]
+    if not options["steps_per_epoch"]:
+        raise ConfigError(f"recipe {recipe} has a schedule of epochs: give steps_per_epoch")
+    return in_steps(code, epochs, float(options["steps_per_epoch"]))
+
+
+def check(code: object, options: HookOptions) -> None:
+    """Raises ConfigError for options that contradict each other."""
+    recipe, code_schedule = options["recipe"], options["code_schedule"]
+    steps_per_epoch, warmup = options["steps_per_epoch"], options["warmup_steps"]
     if code is None and not recipe:
         raise ConfigError("give a code, such as 'topk(ratio=0.01)', or a recipe, such as 'dgc'")
     if code is not None and recipe:

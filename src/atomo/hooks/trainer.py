@@ -4,38 +4,22 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import Unpack
+
 from atomo.codecs import Codec
 from atomo.errors import CheckpointError
 from atomo.hooks.accelerate import attach_to, load_folder, save_folder
-from atomo.hooks.adapter.dense import DensePolicy
 from atomo.hooks.attachment import HookAttachment
-from atomo.hooks.hook_config import HookConfig
-from atomo.hooks.option_checks import check_trainer, host_rule
-from atomo.hooks.recipe_coding import coding
-from atomo.memory import Memory
-from atomo.wire import Compression
+from atomo.hooks.option_checks import check_trainer
+from atomo.hooks.options import HookOptions, takes_options
+from atomo.hooks.recipe_coding import config_of
 
 __all__ = ["trainer_hook"]
 
 
+@takes_options(HookOptions)
 def trainer_hook(
-    trainer: Any,
-    code: str | Codec[Any] | None = None,
-    *,
-    memory: str | Memory = "auto",
-    momentum: float = 0.0,
-    nesterov: bool = False,
-    dense_below: int = 0,
-    dense_steps: int = 0,
-    code_schedule: str = "",
-    recipe: str = "",
-    steps_per_epoch: int = 0,
-    warmup_steps: int = 0,
-    hierarchical: str | int = "no",
-    noise_damping: bool | None = None,
-    seed: int = 0,
-    compression: Compression | None = None,
-    timeout_s: float | None = None,
+    trainer: Any, code: str | Codec[Any] | None = None, **options: Unpack[HookOptions]
 ) -> HookAttachment:
     """Compresses the gradients of a Trainer of transformers.
 
@@ -43,56 +27,36 @@ def trainer_hook(
         attachment = atomo.trainer_hook(trainer, "topk(ratio=0.01)")
         trainer.train()
 
-    On every rank, before `train`. What every rank keeps back is in the Trainer's checkpoints, a
-    file a rank, and found again by `train(resume_from_checkpoint=True)`. A folder elsewhere than
-    in `output_dir` must be named in `TrainingArguments(resume_from_checkpoint=...)` too: the
-    Trainer tells nobody else what its `train` was given.
+    Every rank must call this function before `train`. The Trainer's checkpoints then include the
+    memories, in one file for each rank, and `train(resume_from_checkpoint=True)` loads them. Name a
+    checkpoint folder outside `output_dir` in `TrainingArguments(resume_from_checkpoint=...)` too,
+    because the Trainer does not pass the argument of `train` to callbacks.
 
-    Momentum and weight decay of an SGD, which the Trainer has made when it wraps the model, move
-    into the memory, as with `ddp_hook`; where they cannot, a warning says why.
+    If the Trainer has an SGD when it wraps the model, its momentum and weight decay move to the
+    memory, as in `ddp_hook`; if they cannot, a warning gives the reason.
 
     Args:
-        trainer: whose model is trained.
-        code: a codec, or its specification such as "svd(rank=3)".
-        memory: what each rank keeps back, as of `ddp_hook`.
-        momentum: as of `ddp_hook`.
-        nesterov: whether that is Nesterov's.
-        dense_below: parameters of fewer entries travel as float32, whatever the codec.
-        dense_steps: in so many first steps all do.
-        code_schedule: as of `ddp_hook`.
-        recipe: as of `ddp_hook`.
-        steps_per_epoch: as of `ddp_hook`.
-        warmup_steps: as of `ddp_hook`.
-        hierarchical: gradients dense inside a host, compressed between hosts: "yes" (hosts by
-            name), "no", or how many ranks count as one host.
-        noise_damping: as of `ddp_hook`.
-        seed: of what codecs draw.
-        compression: blosc's settings for the frames.
-        timeout_s: the longest wait for another rank, seconds; None: that of the process group.
+        trainer: the Trainer of the model.
+        code: a codec, or its specification such as "svd(rank=3)"; None with `recipe`.
+        options: see `HookOptions`.
 
     Returns:
-        As of `accelerate_hook`.
+        The attachment, as from `accelerate_hook`.
 
     Raises:
-        ConfigError: as of `accelerate_hook`.
+        TypeError: the keyword of an option is unknown.
+        ConfigError: as from `accelerate_hook`.
     """
     check_trainer(trainer, code)
-    dense, hosts = DensePolicy(dense_below, dense_steps), host_rule(hierarchical)
-    coded = coding(
-        code, memory, code_schedule, recipe, steps_per_epoch, warmup_steps, momentum, nesterov
-    )
-    config = HookConfig(
-        **coded,
-        seed=seed,
-        compression=compression,
-        dense=dense,
-        hierarchical=hosts,
-        noise_damping=noise_damping,
-    )
-    attachment = HookAttachment(config, timeout_s)
-    attach_to(trainer.accelerator, attachment, lambda: [one] if (one := trainer.optimizer) else [])
+    attachment = HookAttachment(config_of(code, options), options.get("timeout_s"))
+    attach_to(trainer.accelerator, attachment, lambda: present(trainer.optimizer))
     trainer.add_callback(callback_of(attachment))
     return attachment
+
+
+def present(optimizer: object) -> list[object]:
+    """Returns a list of the optimizer; empty if the Trainer has none yet."""
+    return [optimizer] if optimizer else []
 
 
 def callback_of(attachment: HookAttachment) -> Any:

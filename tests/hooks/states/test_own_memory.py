@@ -15,7 +15,7 @@ import atomo
 from atomo.errors import ConfigError
 from atomo.hooks.attachment import HookAttachment
 from atomo.hooks.hook_config import HookConfig
-from atomo.hooks.recipe_coding import coding
+from atomo.hooks.recipe_coding import config_of
 from atomo.memory import Memory, canonical_memory, make_memory
 
 SPECS = [
@@ -33,7 +33,7 @@ def plain(network: nn.Module) -> torch.optim.Optimizer:
 
 
 def config(code: str, memory: str | Memory, momentum: float = 0.0) -> HookConfig:
-    return HookConfig(**coding(code, memory, "", "", 0, 0, momentum, False))
+    return config_of(code, {"memory": memory, "momentum": momentum})
 
 
 def steps(rank: int, network: nn.Module, optimizer: Any) -> None:

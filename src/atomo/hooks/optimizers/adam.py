@@ -174,5 +174,5 @@ def warn_of_adam(config: HookConfig, optimizers: Sequence[Optimizer], rank: int)
             f"a hook leaves the step to Adam, which loses more with {config.spec} than what "
             "atomo.wrap_optimizer takes by default, memory 'adam'; here dense_steps= or "
             "warmup_steps= of a tenth of the steps help",
-            stacklevel=3,
+            stacklevel=4,  # the caller of the hook, which a decorator wraps
         )

@@ -83,9 +83,9 @@ def test_a_spare_takes_the_place_of_the_dead_from_the_next_step_on(way):
     ]
     assert first.notes.pop(first.notes.index("spare 3 is gone; 2 are left"))  # whenever it is heard
     assert first.notes == [
-        "rank 2 is gone; 2 of 3 ranks go on, and a spare takes its place from step 3 on",
+        "rank 2 is gone; 2 of 3 ranks continue, and a spare takes its place from step 3 on",
         "rank 4, a spare, takes part from step 3 on",
-        "rank 4 is gone; 2 of 3 ranks go on, and a spare takes its place from step 5 on",
+        "rank 4 is gone; 2 of 3 ranks continue, and a spare takes its place from step 5 on",
         "rank 5, a spare, takes part from step 5 on",
     ]
     for rank in (1, 5):

@@ -81,7 +81,7 @@ class ServerHarness:
     def client(self, worker: int) -> Client:
         compressor = Compressor(self.memories[worker - 1], RAW, worker, seed=0)
         waits = worker > self.workers
-        return Client(self.ends[worker - 1], ENTRIES, compressor, TIMEOUT_S, waits=waits)
+        return Client(self.ends[worker - 1], ENTRIES, compressor, TIMEOUT_S, is_spare=waits)
 
     def answer(
         self, client: Client, worker: int, buckets: int = 2, images: int = 1, first: int = 0

@@ -101,7 +101,7 @@ def test_a_hung_worker_is_killed_on_its_host_and_a_lost_host_is_left_out(
         until(lambda: latest(run) or job.process.poll() is not None, "a checkpoint")
         os.kill(rank_on(tool, "h2"), signal.SIGSTOP)
         job.says("worker 1 did not answer for 8 s, the --timeout, and was killed")
-        job.says("worker 1 is gone; 1 of 2 workers go on")
+        job.says("worker 1 is gone; 1 of 2 workers continue")
         tool.does("partition", "h3")
         job.says("atomo: restart 1 of 3, from the checkpoint of step ")
         found = latest(run)
@@ -110,7 +110,7 @@ def test_a_hung_worker_is_killed_on_its_host_and_a_lost_host_is_left_out(
         assert not any("rank" in one["command"] for one in tool.host("h3")["processes"])
         # MPI's own goodbye would wait for ever for a host all of whose ranks are dead.
         os.kill(rank_on(tool, "h2"), signal.SIGKILL)
-        until(lambda: job.output.count("1 of 2 workers go on") == 2, "the loss to be noticed")
+        until(lambda: job.output.count("1 of 2 workers continue") == 2, "the loss to be noticed")
         job.process.send_signal(signal.SIGINT)
         assert job.ends() == 130, job.output
         assert FAREWELL not in job.output

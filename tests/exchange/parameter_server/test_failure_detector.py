@@ -7,7 +7,7 @@ import torch
 
 from atomo.errors import DeadlineExpired, PeerLost
 from atomo.exchange.parameter_server.members.failure_detector import (
-    LOOKS_PER_LIMIT,
+    CHECKS_PER_LIMIT,
     FailureDetector,
 )
 from atomo.exchange.parameter_server.members.members import Members
@@ -69,7 +69,7 @@ def test_one_that_does_nothing_is_hung_long_before_the_timeout():
     given(simulated)
     began = simulated.now
     assert simulated.pass_s(TIMEOUT_S, computing=(1, 3)) == [2]
-    assert SOON_S <= simulated.now - began <= SOON_S * (1 + 2 / LOOKS_PER_LIMIT)
+    assert SOON_S <= simulated.now - began <= SOON_S * (1 + 2 / CHECKS_PER_LIMIT)
 
 
 def test_one_that_computes_is_never_hung_however_slow_it_is():
@@ -145,7 +145,7 @@ def test_a_zombie_that_wakes_is_not_heard():
     """The rank stays unused: a message from it belongs to an earlier epoch."""
     wires = network(3)
     members = Members(wires[0], 1, 60.0)
-    members._lose(PeerLost(2, "waiting"))
+    members._remove(PeerLost(2, "waiting"))
     wires[2].send(0, word(), "a word of the dead")
     wires[1].send(0, word(), "a word")
     assert members.receive([1], "words") is None
@@ -223,12 +223,12 @@ def test_who_still_computes_an_earlier_step_is_not_waited_for_where_most_are_the
     clock = Clock()
     closing = StepDeadline(StepLimits(step_s=10.0), clock)
     closing.open()
-    assert closing.remaining_s(3, 4, 4, behind=1) == 0.0
-    assert closing.remaining_s(2, 4, 4, behind=1) == 10.0  # one worker computes the open step
-    assert closing.remaining_s(2, 4, 4, behind=2) == 10.0  # no more than half
-    assert StepDeadline(StepLimits(), clock).remaining_s(3, 4, 4, behind=1) == float("inf")
+    assert closing.remaining_s(3, 4, 4, busy=1) == 0.0
+    assert closing.remaining_s(2, 4, 4, busy=1) == 10.0  # one worker computes the open step
+    assert closing.remaining_s(2, 4, 4, busy=2) == 10.0  # no more than half
+    assert StepDeadline(StepLimits(), clock).remaining_s(3, 4, 4, busy=1) == float("inf")
     closing = StepDeadline(StepLimits(grace=1.0), clock)
     closing.open()
     clock.now = 5.0
-    assert closing.remaining_s(2, 2, 4, behind=1) == 5.0
-    assert closing.remaining_s(3, 2, 4, behind=1) == 0.0
+    assert closing.remaining_s(2, 2, 4, busy=1) == 5.0
+    assert closing.remaining_s(3, 2, 4, busy=1) == 0.0

@@ -292,9 +292,9 @@ def update(
         ([update(counted=[4])], r"ranks in 1..3"),
         ([update(counted=[1, 2, 3, 4])], "at most"),
         ([update(step=2)], "an update of step 2 came; the weights are of version 0"),
-        ([update()], r"with the gradients of \[2\]; there are those of \{\}"),
+        ([update()], r"with the gradients of \[2\]; arrived: those of \{\}"),
         ([update(counted=[1])], r"with the gradients of \[1\]"),  # its own, which it never made
-        (["gradient", update(counted=[3])], r"there are those of \{2: 1\}"),
+        (["gradient", update(counted=[3])], r"arrived: those of \{2: 1\}"),
         (["gradient", "gradient"], "came twice"),
         ([snapshot_frame(5, torch.zeros(ENTRIES - 1), {})], "1239 weights came"),
         ([snapshot_frame(5, torch.zeros(ENTRIES), {"exp_avg/w": torch.zeros(2)})], "exp_avg"),
@@ -321,7 +321,7 @@ def follow(one: Follower, frames: Sequence[Bytes]) -> None:
             case Kind.HASH:
                 one.hash(header.step)
             case _:
-                one.take(header, frame)
+                one.apply(header, frame)
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_gradient_of_another_step_or_layout_is_refused(tmp_path, header, messa
     one, buckets, _ = follower(tmp_path)
     frame = gradient_frame(buckets[0], **header)
     with pytest.raises(FrameError, match=message):
-        one.take(read_header(frame), frame)
+        one.apply(read_header(frame), frame)
 
 
 def moved(buckets: Sequence[Bucket], number: int = 0, version: int = 1) -> Bytes:
@@ -378,7 +378,9 @@ def no_optimizer(weights: Tensor) -> FlatOptimizer:
 
 def test_a_difference_from_another_base_is_refused():
     frame = moved(DIFFERENCES, version=1)
-    with pytest.raises(FrameError, match=r"from version \[0\] came; the weights are of 3"):
+    with pytest.raises(
+        FrameError, match=r"from version \[0\] arrived; the weights are of version 3"
+    ):
         add_difference(DIFFERENCES[0], frame, torch.zeros(DIFFERENCES[0].size), 3)
 
 
@@ -433,7 +435,7 @@ def test_damaged_optimisers_are_refused(tmp_path):
     sections = [torch.ones(ENTRIES), torch.ones(9, dtype=torch.uint8)]
     frame = pack(Header(Kind.SNAPSHOT, 1), sections, Compression("none"))
     with pytest.raises(FrameError, match="a state is damaged"):
-        one.take(read_header(frame), frame)
+        one.apply(read_header(frame), frame)
     assert not replica.weights.any()
 
 

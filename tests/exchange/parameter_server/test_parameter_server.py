@@ -213,7 +213,7 @@ def refused(cast: ServerAndWorkers, frame: Bytes) -> str:
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (Header(Kind.GRADIENT, 2, 1, 0), "sent step 2; it was given 1"),
+        (Header(Kind.GRADIENT, 2, 1, 0), "sent step 2; 1 is due"),
         (Header(Kind.GRADIENT, 1, 2, 0), "of worker 2"),
         (Header(Kind.GRADIENT, 1, 1, 9), "bucket 9"),
         (Header(Kind.GRADIENT, 1, 1, 0, layout_hash=5), "same version with the same options"),

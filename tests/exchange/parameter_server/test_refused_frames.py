@@ -97,7 +97,7 @@ def test_three_in_a_row_drop_a_worker_and_a_sound_gradient_forgives():
     with pytest.raises(PeerLost, match="rank 2 is gone"):
         lockstep.tampering.send(0, torch.zeros(1, dtype=torch.uint8).numpy(), "a word")
     assert lockstep.step(7, (1, 3)) == [1, 3]
-    assert "worker 2 is gone; 2 of 3 workers go on" in " ".join(lockstep.server.take_notes())
+    assert "worker 2 is gone; 2 of 3 workers continue" in " ".join(lockstep.server.take_notes())
     # It was given step 7, too, before its death was noticed.
     assert lockstep.server.gradient_counts() == GradientCounts(
         21, 15, 0, 1, 0, 5, ((2, FrameFault.DAMAGED),) * 5

@@ -80,9 +80,9 @@ def piece(entries: int = SMALLEST, **header: int) -> "object":
 @pytest.mark.parametrize(
     ("frame", "message"),
     [
-        (piece(bucket=1), "a PART 1 of step 7 came; piece 0 of the weights of step 7 is due"),
-        (piece(step=6), "a PART 0 of step 6 came"),
-        (piece(kind=Kind.WEIGHTS), "a WEIGHTS 0 of step 7 came"),
+        (piece(bucket=1), "a PART 1 of step 7 arrived; piece 0 of the weights of step 7 is due"),
+        (piece(step=6), "a PART 0 of step 6 arrived"),
+        (piece(kind=Kind.WEIGHTS), "a WEIGHTS 0 of step 7 arrived"),
         (piece(SMALLEST - 1), f"{SMALLEST - 1} weights came; piece 0 has {SMALLEST}"),
         (piece(SMALLEST + 1), "at most"),
     ],

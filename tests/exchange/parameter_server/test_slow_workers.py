@@ -63,14 +63,14 @@ def test_a_worker_that_hangs_holds_up_one_step_and_not_those_after_it():
     for step in (1, 2):
         answer(step)  # the third was given step 1, and does nothing
         assert [*harness.server.collect(harness.sum)] == [1, 2]
-        assert harness.server.is_waited_for
+        assert harness.server.has_busy_workers
         harness.server._deadline = StepDeadline(StepLimits(grace=1e9))
     assert clients[2].pull().step == 1
     harness.answer(clients[2], 3)
     answer(3)
     bodies = [lambda: harness.server.collect(harness.sum), lambda: harness._serves(clients[2], 3)]
     together(bodies, lambda: harness.transports[0].abort(1))
-    assert not harness.server.is_waited_for  # it has caught up
+    assert not harness.server.has_busy_workers  # it has caught up
 
 
 def test_gradients_weigh_by_their_images():

@@ -34,7 +34,7 @@ def test_a_spare_joins_at_the_next_step_and_all_are_told_alike():
     assert all(order.weights is not None and bool((order.weights == 2).all()) for order in orders)
     told = harness.server.take_notes()
     assert told == [
-        "worker 2 is gone; 1 of 2 workers go on, and a spare takes its place at the next step",
+        "worker 2 is gone; 1 of 2 workers continue, and a spare takes its place at the next step",
         "worker 3, a spare, takes part from step 2 on",
     ]
 
@@ -49,7 +49,7 @@ def test_no_more_places_are_promised_than_there_are_spares():
         killed(harness, worker)
     assert [*harness.server.collect(harness.sum)] == [1]
     told = harness.server.take_notes()
-    assert [("a spare takes its place" in note, "share its part" in note) for note in told] == [
+    assert [("a spare takes its place" in note, "share its samples" in note) for note in told] == [
         (True, False),
         (False, True),
     ]

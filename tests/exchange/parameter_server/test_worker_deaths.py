@@ -42,7 +42,7 @@ def test_a_step_goes_on_with_those_who_are_left():
     )
     told = harness.server.take_notes()
     assert len(told) == 1
-    assert "worker 2 is gone; 2 of 3 workers go on" in told[0]
+    assert "worker 2 is gone; 2 of 3 workers continue" in told[0]
     harness.server.broadcast(2, torch.zeros(ENTRIES))
     assert [client.pull().workers for client in (one, three)] == [(1, 3), (1, 3)]
 

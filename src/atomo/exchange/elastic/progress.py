@@ -89,7 +89,7 @@ def membership_notes(before: Sequence[int], verdict: Verdict, slots: int) -> Ite
         replaced = slots - len(before) + count <= len(joined) + len(verdict.waiting)
         then = "a spare takes its place" if replaced else "share its part of each step"
         yield (
-            f"rank {rank} is gone; {len(left)} of {slots} ranks go on, and {then} {from_then_on}"
+            f"rank {rank} is gone; {len(left)} of {slots} ranks continue, and {then} {from_then_on}"
         )
     for rank in sorted(joined):
         yield f"rank {rank}, a spare, takes part {from_then_on}"

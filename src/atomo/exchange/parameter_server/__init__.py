@@ -2,20 +2,20 @@
 
 One step, as frames (`atomo.wire.frame`):
 
-    master -> worker   WEIGHTS   the step and the weights, in one message; or what `down` sends
-    worker -> master   SCALES    only where a codec has workers agree, once the gradient is whole
-    master -> worker   SCALES    the largest that the first `needed` workers ask for
-    worker -> master   GRADIENT  one for each bucket, otherwise while the backward pass still runs
+    master -> worker   WEIGHTS   the step and its weights in one message, or frames of `--down`
+    worker -> master   SCALES    only if a codec needs agreed scales, once the gradient is whole
+    master -> worker   SCALES    the largest scales that the first `needed` workers propose
+    worker -> master   GRADIENT  one for each bucket; without scales, during the backward pass
     worker -> master   REPORT    the gradient is complete; loss and times
 
-The master closes a step once `needed` workers are complete. A worker that completes later is
-discarded for that step; its next message carries the LATE flag, upon which its memory takes the
-gradient back, and comes with the weights of the step that is open by then, so that it can still
-contribute to that one (the backup workers of Chen et al., "Revisiting Distributed Synchronous SGD",
-2016).
+The master closes a step once the gradients of `needed` workers are complete. A gradient that is
+complete later does not count in that step. The master's next message to its worker carries the LATE
+flag and the weights of the step that is open then: the worker's memory takes the gradient back, and
+the worker contributes to the open step. These are the backup workers of Chen et al., "Revisiting
+Distributed Synchronous SGD", 2016.
 
-Gradients are summed in the order of the ranks, not of arrival: floating-point addition does not
-associate, and equal runs are to give equal bits.
+Gradients are summed in rank order and not in the order of arrival: floating-point addition is not
+associative, and equal runs must give equal bits.
 """
 
 from atomo.exchange.parameter_server.client import Client, Command

@@ -31,10 +31,10 @@ from atomo.wire import Bytes, Flag, Header, Kind, pack, read_header
 __all__ = ["Client", "Command"]
 
 COMMANDS = (Kind.WEIGHTS, Kind.RELAY, Kind.BEGIN, Kind.SAVE, Kind.STATE, Kind.STOP)
-STALE = (Kind.BEGIN, Kind.HASH)  # commands that need the frames of a chain that broke
-WHOLE = (Kind.WEIGHTS, Kind.RELAY, Kind.SNAPSHOT)  # kinds that need no earlier frame
-LEADING = (Kind.GRADIENT, Kind.UPDATE, Kind.DELTA, Kind.SNAPSHOT, Kind.HASH, Kind.CHAIN)
-PATIENCE = 1.5  # of the timeout: the master's clearer error comes first
+CHAIN_COMMANDS = (Kind.BEGIN, Kind.HASH)  # commands that need the frames of the last chain
+FULL_WEIGHTS = (Kind.WEIGHTS, Kind.RELAY, Kind.SNAPSHOT)  # kinds that need no earlier frame
+SYNC_FRAMES = (Kind.GRADIENT, Kind.UPDATE, Kind.DELTA, Kind.SNAPSHOT, Kind.HASH, Kind.CHAIN)
+TIMEOUT_FACTOR = 1.5  # on the timeout: the master fails first, with the clearer error
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Command:
     """Weights at which to compute the gradient of `step`; None for other commands."""
     state: dict[str, Tensor] | None = None
     follow_s: float = 0.0
-    """Seconds of the wait that went into repeating the master's steps."""
+    """Seconds spent on following the master's weights while waiting for the command."""
     workers: tuple[int, ...] = ()
     """Workers that share the samples of the step, in rank order."""
 
@@ -65,7 +65,7 @@ class Client:
         threads: int = 1,
         follower: Follower | None = None,
         dtype: torch.dtype = torch.float32,
-        waits: bool = False,
+        is_spare: bool = False,
     ) -> None:
         """Starts a client that waits for its first command.
 
@@ -74,42 +74,42 @@ class Client:
             entries: of the flat weights.
             compressor: encodes buckets into frames.
             timeout_s: longest wait for the master.
-            threads: that encode besides the caller of `push`; 1 if the caller encodes.
-            follower: repeats the master's steps; None if the weights arrive whole.
+            threads: number of threads that encode; 1 if the caller of `push` encodes.
+            follower: applies the master's steps; None if all weights arrive at each step.
             dtype: of whole weights in frames.
-            waits: True for a spare, which gets no frame before it takes a slot.
+            is_spare: True for a spare, which gets no frame before it takes a slot.
         """
         self._transport = transport
         self._entries = entries
         self._compressor = compressor
         self._follower, self._dtype = follower, dtype
-        self._timeout_s = PATIENCE * timeout_s
-        keep = discard if follower is None else follower.keep
-        self._uplink = Uplink(transport, compressor, self._timeout_s, threads, keep)
-        self._step, self._waits = 0, waits
-        self.asked_at = 0.0
+        self._timeout_s = TIMEOUT_FACTOR * timeout_s
+        on_sent = discard if follower is None else follower.record_sent
+        self._uplink = Uplink(transport, compressor, self._timeout_s, threads, on_sent)
+        self._step, self._is_spare = 0, is_spare
+        self.wait_started = 0.0
         """Start of the wait for the last command, by the performance counter."""
-        self._cut_off = False  # True if the frames of a chain did not arrive
+        self._chain_broken = False  # True if the frames of a chain did not arrive
         self._workers = tuple(range(1, transport.size))  # as of the last MEMBERS frame
 
     def pull(self) -> Command:
         """Waits for the master's next command.
 
         Raises:
-            FrameError: the frame is no command, or has weights of another model.
+            FrameError: the frame is no command, or holds weights of another model.
         """
-        self.asked_at = time.perf_counter()
+        self.wait_started = time.perf_counter()
         while True:
             try:
                 return self._next()
             except ChainBroken:
-                self._cut_off = True
+                self._chain_broken = True
                 frame = broken_frame(self._step, self._transport.rank)
                 self._transport.send(MASTER, frame, "a broken chain")
 
     def _next(self) -> Command:
         frame, header, follow_s = self._next_command()
-        self._heed(header)
+        self._apply_verdict(header)
         self._step = header.step
         command = Command(header.kind, header.step, follow_s=follow_s, workers=self._workers)
         match header.kind:
@@ -117,70 +117,72 @@ class Client:
                 weights = self._read_weights(header, frame)
                 return replace(command, kind=Kind.WEIGHTS, weights=weights)
             case Kind.BEGIN:
-                return replace(command, weights=self._following(header).weights_for(header.step))
+                return replace(
+                    command, weights=self._require_follower(header).weights_for(header.step)
+                )
             case Kind.STATE:
                 return replace(command, state=read_state(frame))
         return command
 
-    def _heed(self, header: Header) -> None:
-        """Takes back the last gradient if it was late."""
+    def _apply_verdict(self, header: Header) -> None:
+        """Takes the last gradient back into the memory if it was late."""
         if header.flags & Flag.LATE:
             self._compressor.take_back()
 
     def _next_command(self) -> tuple[Bytes, Header, float]:
-        """Returns the next command, its header and the seconds spent on following the master's
-        steps to its weights.
+        """Returns the next command, its header, and the seconds spent on frames of the weight sync
+        that arrived before the command.
         """
         follow_s = 0.0
-        what = f"the master's command after step {self._step}"
+        label = f"the master's command after step {self._step}"
         while True:
-            frame = self._received(what)
+            frame = self._receive(label)
             header = read_header(frame)
-            self._cut_off = self._cut_off and header.kind not in WHOLE
-            if self._cut_off and header.kind in STALE:
-                self._heed(header)
+            self._chain_broken = self._chain_broken and header.kind not in FULL_WEIGHTS
+            if self._chain_broken and header.kind in CHAIN_COMMANDS:
+                self._apply_verdict(header)
                 continue
             if header.kind in COMMANDS:
                 return frame, header, follow_s
             if header.kind is Kind.MEMBERS:
                 self._workers = read_members(frame, self._transport.rank, self._transport.size - 1)
                 continue
-            if header.kind not in LEADING:
+            if header.kind not in SYNC_FRAMES:
                 raise FrameError(f"the master sent a {header.kind.name}, which is no command")
             for part in self._unwrap(header, frame):
                 started = time.perf_counter()
-                self._follow(self._following(header), part)
+                self._apply(self._require_follower(header), part)
                 follow_s += time.perf_counter() - started
 
-    def _received(self, what: str) -> Bytes:
+    def _receive(self, label: str) -> Bytes:
         """Returns the next frame of the master."""
-        if self._waits:
-            self._waits = False
+        if self._is_spare:
+            self._is_spare = False
             frame = self._transport.wait_idle(MASTER, "a slot").data
-            self.asked_at = time.perf_counter()
+            self.wait_started = time.perf_counter()
             return frame
-        return self._transport.receive(MASTER, self._timeout_s, what).data
+        return self._transport.receive(MASTER, self._timeout_s, label).data
 
     def _unwrap(self, header: Header, frame: Bytes) -> Iterator[Bytes]:
-        """Returns the frame itself, or the frames of the chain that it announces; these are
-        forwarded.
+        """Yields the frame itself, or the frames of the chain that a CHAIN frame announces, which
+        are also forwarded.
         """
         if header.kind is not Kind.CHAIN:
             yield frame
             return
         relay, count = read_chain(frame, self._transport.rank, self._transport.size)
-        what = f"the update of step {header.step}"
-        yield from forward_frames(self._transport, relay, count, self._timeout_s, what)
+        label = f"the update of step {header.step}"
+        yield from forward_frames(self._transport, relay, count, self._timeout_s, label)
 
-    def _follow(self, follower: Follower, frame: Bytes) -> None:
+    def _apply(self, follower: Follower, frame: Bytes) -> None:
         header = read_header(frame)
         if header.kind is Kind.HASH:
             self._transport.send(MASTER, follower.hash(header.step), "a hash")
         else:
-            follower.take(header, frame)
+            follower.apply(header, frame)
 
     def _read_weights(self, header: Header, frame: Bytes) -> Float[Tensor, " n"]:
-        """Returns weights that arrived whole, or receives their pieces."""
+        """Returns the weights of a WEIGHTS frame, or receives and forwards those of a RELAY."""
         if self._follower is not None:
             self._follower.invalidate()
         if header.kind is Kind.WEIGHTS:
@@ -189,11 +191,11 @@ class Client:
         step, timeout_s, dtype = header.step, self._timeout_s, self._dtype
         return receive_relayed(self._transport, relay, step, self._entries, timeout_s, dtype)
 
-    def _following(self, header: Header) -> Follower:
+    def _require_follower(self, header: Header) -> Follower:
         if self._follower is None:
             raise FrameError(
                 f"the master sent a {header.kind.name}, which is no command for a worker that gets "
-                "its weights whole"
+                "all weights at each step"
             )
         return self._follower
 
@@ -202,18 +204,19 @@ class Client:
         self._uplink.begin(self._step, buckets)
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        """Sends the gradient of a bucket, which is scratch space until `flush` returned.
+        """Encodes and sends the gradient of a bucket. `flat` is scratch space until `flush`
+        returns.
 
         Raises:
-            CodecError: a codec cannot carry it.
+            CodecError: a codec cannot encode the gradient.
         """
         self._uplink.push(bucket, flat)
 
     def flush(self) -> None:
-        """Sends the buckets that waited for the whole gradient or for their encoding.
+        """Sends the buckets that waited for the whole gradient, and those still being encoded.
 
         Raises:
-            CodecError: a codec cannot carry it.
+            CodecError: a codec cannot encode the gradient.
         """
         self._uplink.flush()
 
@@ -232,16 +235,16 @@ class Client:
         self._reply(pack(self._header(Kind.REPORT), [report.tensor()], RAW), "a report")
 
     def send_state(self, state: State) -> None:
-        """Answers a SAVE command."""
+        """Sends the state of this worker: the answer to a SAVE command."""
         self._reply(state_frame(self._header(Kind.STATE), state), "a state")
 
     def _header(self, kind: Kind) -> Header:
         return Header(kind, self._step, self._transport.rank)
 
-    def _reply(self, frame: Bytes, what: str) -> None:
-        self._transport.send(MASTER, frame, what)
+    def _reply(self, frame: Bytes, label: str) -> None:
+        self._transport.send(MASTER, frame, label)
 
 
 def discard(step: int, bucket: int, frame: Bytes) -> None:
-    """Discards a frame that was sent: without a follower no later step needs it."""
+    """Discards a sent frame: without a follower no later step needs it."""
     del step, bucket, frame

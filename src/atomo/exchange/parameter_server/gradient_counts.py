@@ -1,7 +1,7 @@
 """Counts of the outcomes of gradients and of their images.
 
-A worker that gets a step owes one gradient. The gradient is used in the step; or it is late or
-refused, and its worker takes it back; or it is lost with its worker. There is no other outcome:
+A worker with a step to compute owes one gradient. Each gradient has one of these outcomes: it is
+used in its step; it is late or refused, and its worker takes it back; it is lost with its worker.
 
     asked = used + late + refused + lost + under way
 """
@@ -25,17 +25,15 @@ class GradientCounts:
     asked: int
     used: int
     late: int
-    """Too late; their workers were told, and the memories take back what was sent."""
+    """Too late: their workers take them back into the memory."""
     lost: int
     """Lost with a dead worker."""
     under_way: int
     """Not finished yet: part of a later balance."""
     refused: int = 0
-    """Malformed; their workers were told, and the memories take back what was sent."""
+    """Malformed: their workers take them back into the memory."""
     refusals: tuple[tuple[int, FrameFault], ...] = ()
-    """Senders of refused frames with the fault, once for each frame, even if no gradient was lost
-    by it.
-    """
+    """Sender and fault of each refused frame, even if no gradient was lost."""
 
 
 @final
@@ -46,7 +44,7 @@ class GradientCounters:
         self._asked = self._used = self._late = self._lost = self._refused = 0
 
     def add_asked(self, count: int) -> None:
-        """Counts gradients that workers got a command for."""
+        """Counts gradients that workers were commanded to compute."""
         self._asked += count
 
     def add_used(self, count: int) -> None:
@@ -54,11 +52,11 @@ class GradientCounters:
         self._used += count
 
     def add_late(self, count: int) -> None:
-        """Counts gradients whose worker is told that they were late."""
+        """Counts late gradients, once their worker has the LATE flag."""
         self._late += count
 
     def add_refused(self, count: int) -> None:
-        """Counts gradients whose worker is told that they were refused."""
+        """Counts refused gradients, once their worker has the LATE flag."""
         self._refused += count
 
     def add_lost(self, count: int) -> None:

@@ -27,7 +27,7 @@ class OrderedSum:
         workers: int,
         shares: Sequence[float],
         *,
-        trusts: bool = False,
+        checked: bool = False,
     ) -> None:
         """Starts at zero.
 
@@ -36,9 +36,9 @@ class OrderedSum:
             out: receives the sum.
             workers: number of gradients in the sum.
             shares: weight of each gradient in rank order, or one weight for all.
-            trusts: True if the gradients were already checked for NaN and infinity.
+            checked: True if the gradients were already checked for NaN and infinity.
         """
-        self._trusts = trusts
+        self._checked = checked
         self._out = out.zero_()
         self._workers, self._shares = workers, tuple(shares)
         self._next = [0] * len(buckets)  # workers already in the sum, by bucket
@@ -86,8 +86,8 @@ class OrderedSum:
             ) from error
 
     def _check(self, bucket: Bucket, frames: Mapping[int, Bytes], out: Float[Tensor, " n"]) -> None:
-        """Checks the sum for NaN and infinity, for which codecs need not look."""
-        if not (self._trusts or is_finite(out)) and (errors := not_finite(bucket, frames)):
+        """Checks the sum for NaN and infinity, which a codec need not detect."""
+        if not (self._checked or is_finite(out)) and (errors := not_finite(bucket, frames)):
             raise UndecodableFrames(errors)
 
 
@@ -95,9 +95,9 @@ class OrderedSum:
 class UndecodableFrames(FrameError):
     """Frames that cannot be decoded, or whose gradients hold NaN or infinity."""
 
-    def __init__(self, by: Mapping[int, FrameError]) -> None:
-        super().__init__("; ".join(f"worker {worker}: {error}" for worker, error in by.items()))
-        self.by = by
+    def __init__(self, errors: Mapping[int, FrameError]) -> None:
+        super().__init__("; ".join(f"worker {worker}: {error}" for worker, error in errors.items()))
+        self.errors = errors
         """Error by worker."""
 
 
@@ -108,7 +108,7 @@ def is_finite(flat: Float[Tensor, " n"]) -> bool:
 
 def not_decodable(bucket: Bucket, frames: Mapping[int, Bytes]) -> dict[int, FrameError]:
     """Returns the errors of the frames of a bucket that cannot be decoded, by worker."""
-    return refused(bucket, frames, lambda _: None)
+    return collect_errors(bucket, frames, lambda _: None)
 
 
 def not_finite(bucket: Bucket, frames: Mapping[int, Bytes]) -> dict[int, FrameError]:
@@ -122,10 +122,10 @@ def not_finite(bucket: Bucket, frames: Mapping[int, Bytes]) -> dict[int, FrameEr
                 f"bucket {bucket.number}: the gradient holds NaN or infinity", FrameFault.NUMBERS
             )
 
-    return refused(bucket, frames, check)
+    return collect_errors(bucket, frames, check)
 
 
-def refused(
+def collect_errors(
     bucket: Bucket, frames: Mapping[int, Bytes], check: Callable[[Float[Tensor, " n"]], None]
 ) -> dict[int, FrameError]:
     errors, scratch = dict[int, FrameError](), torch.empty(bucket.size)

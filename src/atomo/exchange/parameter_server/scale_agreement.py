@@ -17,38 +17,40 @@ __all__ = ["ScaleAgreement"]
 
 @final
 class ScaleAgreement:
-    """Collector of the scales that workers propose, which answers with the agreed scales."""
+    """Collects the scales that workers propose, and answers with the agreed scales."""
 
     def __init__(self, commands: CommandSender) -> None:
         self._commands = commands
         self._scales, self._count = Scales(0), 0
         self._step = 0
-        self._answered: dict[int, int] = {}  # by worker, the last step that it was answered for
+        self._answered: dict[int, int] = {}  # last answered step, by worker
 
     def open(self, step: int, needed: int, buckets: Sequence[Bucket]) -> None:
-        """Opens a step in which so many workers agree."""
+        """Opens a step in which `needed` workers agree."""
         self._step, self._scales = step, Scales(needed)
-        self._answered = {w: at for w, at in self._answered.items() if at != step}
+        self._answered = {
+            w: answered_step for w, answered_step in self._answered.items() if answered_step != step
+        }
         self._count = sum(len(bucket.agreeing) for bucket in buckets)
 
     def answer(self, message: Message) -> None:
-        """Answers the workers that wait for scales once enough have asked.
+        """Records the proposal of a worker, and answers the waiting workers once enough proposed.
 
         Raises:
-            FrameError: the frame is no query, or the second one of this worker.
+            FrameError: the frame holds no scales, or is the worker's second proposal.
         """
-        asked = read_scales(message.data, self._count)
+        proposals = read_scales(message.data, self._count)
         if self._scales.has_asked(message.source):
             raise FrameError(
                 f"worker {message.source} asked for the scales of a step twice", FrameFault.TWICE
             )
-        self._tell(self._scales.ask(message.source, asked))
+        self._send_scales(self._scales.ask(message.source, proposals))
 
     def refuse(self, worker: int, step: int) -> None:
-        """Answers a late worker with no scales: its gradient never counts.
+        """Answers a late worker with an empty frame: its gradient never counts.
 
         Raises:
-            FrameError: the worker was answered already, and would take this for a command.
+            FrameError: the worker has its answer already, and would read this one as a command.
         """
         if self._answered.get(worker) == step:
             raise FrameError(
@@ -58,7 +60,7 @@ class ScaleAgreement:
         self._commands.send(worker, Kind.SCALES, [torch.empty(0, dtype=torch.float64)])
 
     def cancel(self, worker: int, step: int) -> bool:
-        """Answers with a refusal if the worker waits for scales: its gradient does not count.
+        """Answers a worker that waits for scales with an empty frame: its gradient does not count.
 
         Returns:
             True if the codecs of the step need scales.
@@ -67,11 +69,11 @@ class ScaleAgreement:
             self.refuse(worker, step)
         return self._count > 0
 
-    def lose(self, worker: int, left: Collection[int]) -> None:
-        """Removes a dead worker, and answers the others if enough have asked."""
-        self._tell(self._scales.lose(worker, left))
+    def lose(self, worker: int, survivors: Collection[int]) -> None:
+        """Removes a dead worker, and answers the waiting workers if enough proposed."""
+        self._send_scales(self._scales.lose(worker, survivors))
 
-    def _tell(self, workers: Sequence[int]) -> None:
+    def _send_scales(self, workers: Sequence[int]) -> None:
         for worker in workers:
             self._answered[worker] = self._step
             self._commands.send(worker, Kind.SCALES, [self._scales.section])

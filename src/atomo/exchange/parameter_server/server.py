@@ -1,4 +1,4 @@
-"""The master's end of the parameter server."""
+"""Master's end of the parameter server."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ from atomo.wire import Bytes, Header, Kind
 
 __all__ = ["Server"]
 
-ANY_TIME: Final = StepLimits()
+NO_LIMITS: Final = StepLimits()
 
 
 @final
@@ -50,7 +50,7 @@ class Server:
         images: int = 0,
         spare_state: Callable[[State], State] | None = None,
         max_strikes: int = 3,
-        limits: StepLimits = ANY_TIME,
+        limits: StepLimits = NO_LIMITS,
     ) -> None:
         """Starts a server without an open step.
 
@@ -60,11 +60,12 @@ class Server:
             needed: number of gradients that close a step, or all living workers if fewer.
             timeout_s: longest wait for a worker.
             weight_sync: sends the weights to workers; None to send all weights at every step.
-            late_counts: True if each gradient has the weight that it has in a step of all workers,
-                since late gradients come back; False for the mean of the gradients in the sum.
+            late_counts: True if late gradients enter a later step, so that each gradient has the
+                weight 1 / the number of all workers; False if `collect` returns the mean of the
+                gradients in the sum.
             min_workers: smallest number of living workers for another step, spares included.
             spares: number of ranks, the last ones, that wait for the slot of a dead worker.
-            images: samples of each step, which its workers divide.
+            images: samples of each step, divided among its workers.
             spare_state: returns the part of another worker's state that a spare starts with; None
                 for no part.
             max_strikes: consecutive refused frames after which a worker is dropped.
@@ -77,7 +78,7 @@ class Server:
         self._commands = CommandSender(self._members, self._assignments, self._weight_sync, images)
         self._spare_state, self._weights = spare_state, torch.empty(0)
         self._workers = self._members.living
-        self._usual = (1 / (len(self._workers) if late_counts else needed),)
+        self._initial_shares = (1 / (len(self._workers) if late_counts else needed),)
         self._deadline = StepDeadline(limits)
         self._step = 0
         self._counted_step: CountedStep | None = None
@@ -142,68 +143,76 @@ class Server:
         return self._assignments.image_counts()
 
     def check_initial_weights(self, weights: Float[Tensor, " n"]) -> None:
-        """Asks all workers for the hash of their initial weights, before the first step of a new
-        run: a worker with the same weights needs no copy.
+        """Asks all workers for the hash of their initial weights before the first step of a new
+        run.
+
+        A worker with the same weights needs no copy.
+
+        Raises:
+            FrameError: a worker sent another frame.
         """
         for worker in self.workers:
             self._commands.send_all(
-                worker, self._weight_sync.initial_query(worker, weights), "a greeting"
+                worker, self._weight_sync.initial_query(worker, weights), "a hash query"
             )
-        while owing := [worker for worker in self._workers if self._weight_sync.awaits(worker)]:
-            what = f"the hash of the initial weights of worker {owing}"
-            if received := self._receiver.any(owing, what):
+        while pending := [worker for worker in self._workers if self._weight_sync.awaits(worker)]:
+            label = f"the hash of the initial weights of worker {pending}"
+            if received := self._receiver.any(pending, label):
                 raise FrameError(f"rank {received[0].source} sent no hash before the first step")
 
     def broadcast(self, step: int, weights: Float[Tensor, " n"]) -> None:
-        """Opens a step: every worker that is not busy with an earlier step gets `weights`.
+        """Opens a step: sends `weights` to all workers that do not compute an earlier step.
 
         The weights must not change before `commit`.
         """
         # The order of these calls is the protocol.
-        # 1. The dead go first: no call below waits for their gradients or makes frames for them.
+        # 1. Remove dead workers: no call below waits for their gradients or makes frames for them.
         self._remove_dead()
-        # 2. Spares join while the last step is still the current one. The state that they start
-        #    with exists only once no worker computes, and until then late workers send frames of
-        #    that step, and get its answers to their scales.
+        # 2. Admit spares while the last step is still the current one. The state that they start
+        #    with exists only once no worker computes. Until then late workers send frames of the
+        #    last step, and their scales are answered for that step.
         self._admit_spares(self._members.fill(step))
         self._step, self._weights = step, weights
-        # 3. The workers of the step are final now. They share its samples until the next step, so
-        #    that a worker that starts late divides them as the others did.
+        # 3. Fix the workers of the step. They share its samples until the next step, so that a
+        #    worker that starts late divides the samples as the other workers did.
         self._commands.open(step)
-        # 4. From here on a frame of an earlier step is late.
+        # 4. Set the step of the router: from here on a frame of an earlier step is late.
         self._router.expect(step, self._buckets)
-        # 5. The clock starts after the wait for spares, which is not the workers' delay.
+        # 5. Start the clock after the wait for spares, which is no delay of the workers.
         self._deadline.open()
-        # 6. The sync must know the version and the weights before it makes frames for a worker.
+        # 6. Give version and weights to the sync before it makes frames for a worker.
         self._weight_sync.open(step, weights)
-        # 7. The number of workers that agree on scales is of the members of 3. A worker asks as
-        #    soon as it has its gradient, so the agreement is open before the first command.
+        # 7. Open the agreement on scales among the workers of 3. A worker proposes scales as soon
+        #    as it has its gradient, so the agreement opens before the first command.
         self._agreement.open(step, min(self._needed, len(self._workers)), self._buckets)
-        # 8. Only now frames are sent: answers find all parts at the same step. A busy worker gets
-        #    its command once its late gradient is complete.
-        busy = self._assignments.owed
+        # 8. Send the commands last: all parts above are at the new step when answers arrive. A
+        #    busy worker gets its command once its late gradient is complete.
+        busy = self._assignments.outstanding
         self._commands.compute([worker for worker in self._workers if worker not in busy])
 
     def collect(self, out: Float[Tensor, " n"]) -> dict[int, Report]:
-        """Closes the step: `out` becomes the mean gradient of the first `needed` workers, or their
-        sum, each gradient times its share.
+        """Waits for the gradients of the open step, writes their weighted sum into `out`, and
+        closes the step.
+
+        The step closes after `needed` gradients, or earlier or later by the limits of the step.
 
         Returns:
-            The reports by rank.
+            The reports of the workers in the sum, by rank.
 
         Raises:
             TooFewWorkers: fewer workers than `min_workers` are left.
         """
-        while (closed := self._collected(out)) is None:
-            self.broadcast(self._step, self._weights)  # all died or were refused: once more
+        while (closed := self._collect_step(out)) is None:
+            # All workers died, or their frames were refused: the step starts again.
+            self.broadcast(self._step, self._weights)
         step, counted = closed
         self._assignments.close_step(counted)
         self._refusals.accept([*counted])
-        shares = () if step.shares == self._usual else step.shares
+        shares = () if step.shares == self._initial_shares else step.shares
         self._counted_step = CountedStep(self._step, counted, 1.0, shares)
         return {worker: step.reports[worker] for worker in counted}
 
-    def _collected(
+    def _collect_step(
         self, out: Float[Tensor, " n"]
     ) -> tuple[StepGradients, Mapping[int, Mapping[int, Bytes]]] | None:
         """Returns the gradients of the open step and the frames in their sum; None if no gradient
@@ -214,19 +223,21 @@ class Server:
             self._images,
         )  # fmt: skip
         counted = None
-        while counted is None and self._all_are_well() and not step.has_no_workers:
+        while counted is None and self._check_members() and not step.has_no_workers:
             counts = len(step.reports), step.needed, step.possible
-            if left_s := self._deadline.remaining_s(*counts, len(self._behind(step.missing))):
-                if received := self._receive(step.missing, left_s):
-                    self._router.take(*received, step)
+            if remaining_s := self._deadline.remaining_s(
+                *counts, len(self._busy_workers(step.missing))
+            ):
+                if received := self._receive(step.missing, remaining_s):
+                    self._router.route(*received, step)
             else:
-                counted = self._router.closed(step)
+                counted = self._router.close(step)
         self._router.gradients = None
         return None if counted is None else (step, counted)
 
     def commit(self, factor: float) -> None:
-        """Notes that the collected gradients were applied, at `factor` times the learning rate: the
-        weights are those of the next version.
+        """Records that the optimizer applied the collected gradients, with `factor` times the
+        learning rate: the weights are now of the next version.
         """
         if self._counted_step is not None:
             self._weight_sync.commit(replace(self._counted_step, factor=factor))
@@ -235,26 +246,26 @@ class Server:
         """Returns the state of every living worker, once all workers are idle.
 
         Raises:
-            TooFewWorkers: none is left.
+            TooFewWorkers: no worker is left.
         """
         self._wait_idle()
         final_frames = self._weight_sync.checkpoint_frames(self.workers)
         for worker, frames in final_frames.items():
             self._commands.send_all(worker, frames, f"the weights after step {self._step}")
-        what = f"the checkpoint of step {self._step}"
-        while not (states := self._states.ask(self.workers, what)) and self._members.spares:
-            self._members.fill(self._step + 1)  # all others died with their states
+        label = f"the checkpoint of step {self._step}"
+        while not (states := self._states.collect(self.workers, label)) and self._members.spares:
+            self._members.fill(self._step + 1)  # all workers died with their states
         if not states:
             raise TooFewWorkers(
                 f"no worker is left to save; the checkpoint of step {self._step} "
-                "is not written, and the one before it is kept"
+                "is not written, and the previous one stays valid"
             )
         return [states[worker] for worker in sorted(states)]
 
     def restore(self, states: Sequence[State]) -> None:
         """Sends each worker the state that it continues from."""
         for worker, state in zip(self.workers, states, strict=True):
-            self._states.give(worker, state)
+            self._states.send(worker, state)
 
     def stop(self) -> None:
         """Stops all workers and spares."""
@@ -264,24 +275,24 @@ class Server:
         self._members.drain()
 
     def _admit_spares(self, joining: Sequence[int]) -> None:
-        """Sends the state of a living worker to the joining spares. They get weights and members
-        with their first command, as all workers do.
+        """Sends the joining spares a part of the state of a living worker. Like all workers, they
+        get weights and members with their first command.
         """
         if joining and self._spare_state is not None:
             self._wait_idle()
-            self._states.lend(joining, self._spare_state)
+            self._states.copy_to(joining, self._spare_state)
 
     @property
-    def is_waited_for(self) -> bool:
-        """True if a worker still computes a closed step."""
-        return bool(self._assignments.owed)
+    def has_busy_workers(self) -> bool:
+        """True if a worker still computes a step."""
+        return bool(self._assignments.outstanding)
 
-    def _behind(self, workers: Sequence[int]) -> list[int]:
-        """Returns the workers that still compute an earlier step."""
-        owed = self._assignments.owed
-        return [worker for worker in workers if owed.get(worker, self._step) < self._step]
+    def _busy_workers(self, workers: Sequence[int]) -> list[int]:
+        """Returns those of the workers that still compute an earlier step."""
+        steps = self._assignments.outstanding
+        return [worker for worker in workers if steps.get(worker, self._step) < self._step]
 
-    def _all_are_well(self) -> bool:
+    def _check_members(self) -> bool:
         """Returns True once dead workers are removed. Raises TooFewWorkers if too few are left."""
         self._remove_dead()
         try:
@@ -293,11 +304,9 @@ class Server:
         return True
 
     def _refuse(self, worker: int, error: FrameError) -> None:
-        """Refuses the frames of the gradient that a worker sends, and asks again for its state if
-        that is due.
-        """
+        """Refuses the gradient that a worker is sending, and repeats a query for its state."""
         self._router.refuse(worker, error)
-        self._states.ask_again(worker)
+        self._states.repeat_query(worker)
 
     def _remove_dead(self) -> None:
         """Removes dead workers from all parts that wait for them."""
@@ -310,17 +319,18 @@ class Server:
     def _wait_idle(self) -> None:
         """Waits until no worker computes; gradients that arrive meanwhile are late."""
         self._remove_dead()
-        while owing := sorted(self._assignments.owed):
-            if received := self._receive(owing):
+        while pending := sorted(self._assignments.outstanding):
+            if received := self._receive(pending):
                 self._router.route_late(*received)
 
     def _receive(
-        self, owing: Sequence[int], most_s: float = math.inf
+        self, pending: Sequence[int], max_wait_s: float = math.inf
     ) -> tuple[Message, Header] | None:
-        """Returns the next frame of a gradient; None if another event happened."""
-        what = f"the gradients of worker {[*owing]} at step {self._step}"
+        """Returns the next frame of a gradient; None after another event."""
+        label = f"the gradients of worker {[*pending]} at step {self._step}"
         closed = self._router.gradients is None
-        buckets = () if closed else self._buckets  # those may be of the next step already
+        # Once the step is closed, `self._buckets` may be of the next step already.
+        buckets = () if closed else self._buckets
         return self._receiver.gradient(
-            owing, what, self._step, buckets, closed=closed, most_s=most_s
+            pending, label, self._step, buckets, closed=closed, max_wait_s=max_wait_s
         )

@@ -17,10 +17,11 @@ __all__ = ["StepGradients"]
 
 @final
 class StepGradients:
-    """Adds up the gradients of the first `needed` workers that are complete.
+    """Sum of the first `needed` complete gradients of a step.
 
-    Where that is all of them, each bucket is added as soon as it comes. A worker that is gone
-    before it is complete has no part in the sum, which then begins anew; who was complete counts.
+    If all workers are needed, each bucket is added as soon as it arrives. If a worker dies before
+    its gradient is complete, the sum starts again without it. A complete gradient counts even if
+    its worker dies.
     """
 
     def __init__(
@@ -36,33 +37,33 @@ class StepGradients:
         """Starts without gradients.
 
         Args:
-            step: whose gradients these are.
+            step: number of the step.
             buckets: of each gradient.
-            out: becomes their mean.
-            workers: who may take part, in rank order.
-            needed: how many close the step, if so many are left.
-            late_counts: whether each weighs what it would in a step of all workers, since what is
-                late comes back; else what it does among those that count.
-            images: of the step; 0: not known.
+            out: receives the weighted sum.
+            workers: workers of the step, in rank order.
+            needed: number of gradients that close the step, or all if fewer workers are left.
+            late_counts: True if late gradients enter a later step, so that each gradient has the
+                weight 1 / the number of all workers; False for 1 / the number in the sum.
+            images: samples of the step; 0 if unknown.
         """
         self.step, self.reports = step, dict[int, Report]()
         self.shares: tuple[float, ...] = ()
         """Weight of each gradient in rank order, or one weight for all; known once closed."""
         self._buckets, self._out = buckets, out
-        self._most, self._late_counts = needed, late_counts
-        self._most_images = images or MOST_IMAGES
-        self._sharing = {*workers}  # its images, of those that are left
+        self._max_needed, self._late_counts = needed, late_counts
+        self._max_images = images or MOST_IMAGES
+        self._step_workers = {*workers}  # workers that share its samples, without dead ones
         self._arrived: dict[int, dict[int, Bytes]] = {worker: {} for worker in workers}
         self._sum = self._new_sum()
 
     @property
     def needed(self) -> int:
         """Number of gradients that close the step."""
-        return min(self._most, len(self._arrived))
+        return min(self._max_needed, len(self._arrived))
 
     @property
     def missing(self) -> list[int]:
-        """Workers whose gradient is not complete yet."""
+        """Workers without a complete gradient."""
         return [worker for worker in self._arrived if worker not in self.reports]
 
     @property
@@ -74,8 +75,8 @@ class StepGradients:
         """Adds a bucket of a gradient.
 
         Raises:
-            FrameError: it came twice.
-            UndecodableFrames: it, or another that came before, cannot be added up.
+            FrameError: the bucket arrived twice.
+            UndecodableFrames: this frame, or an earlier one, cannot be decoded.
         """
         if self._arrived[worker].setdefault(bucket, frame) is not frame:
             raise FrameError(
@@ -85,10 +86,10 @@ class StepGradients:
             self._sum.advance(self._buckets[bucket], self._arrived, [*self._arrived])
 
     def complete(self, worker: int, frame: Bytes) -> None:
-        """Takes a worker's report: its gradient is complete.
+        """Marks a worker's gradient as complete, with the report that arrived last.
 
         Raises:
-            FrameError: buckets are missing, or numbers are impossible.
+            FrameError: buckets are missing, or a number of the report is out of range.
         """
         count = len(self._arrived[worker])
         if count != len(self._buckets):
@@ -97,34 +98,34 @@ class StepGradients:
                 f"{len(self._buckets)} buckets",
                 FrameFault.INCOMPLETE,
             )
-        self.reports[worker] = Report.of(unpack(frame, [Report.field()])[0], self._most_images)
+        self.reports[worker] = Report.of(unpack(frame, [Report.field()])[0], self._max_images)
 
     @property
     def has_no_workers(self) -> bool:
-        """True if no worker is left whose gradient could count."""
+        """True if no gradient of the step can still count."""
         return not self._arrived
 
     def drop(self, worker: int) -> None:
         """Removes a dead worker; a complete gradient still counts."""
         if worker not in self.reports:
-            self._sharing.discard(worker)
+            self._step_workers.discard(worker)
             self.exclude(worker)
 
     def exclude(self, worker: int) -> bool:
         """Removes a worker's gradient, and returns True if it was complete."""
-        whole = self.reports.pop(worker, None) is not None
+        was_complete = self.reports.pop(worker, None) is not None
         if self._arrived.pop(worker, None) is not None:
             self._sum = self._new_sum()
-        return whole
+        return was_complete
 
     def close(self, images: Mapping[int, int]) -> Mapping[int, Mapping[int, Bytes]]:
         """Adds the remaining frames, and returns the frames in the sum by worker in rank order.
 
         Args:
-            images: of each gradient, by worker, as the master asked for them.
+            images: assigned samples of each gradient, by worker.
 
         Raises:
-            UndecodableFrames: some cannot be added up.
+            UndecodableFrames: some frames cannot be decoded.
         """
         order = sorted(self.reports)
         self.shares = self._shares_of([images[worker] for worker in order])
@@ -135,15 +136,15 @@ class StepGradients:
         return {worker: self._arrived[worker] for worker in order}
 
     def _shares_of(self, images: Sequence[int]) -> tuple[float, ...]:
-        """Returns the weights of gradients of so many images; one number if all are equal."""
+        """Returns the weights of gradients over so many images; one number if all are equal."""
         share, mean = self._share_of(len(images)), sum(images) / len(images)
         return (share,) if len({*images}) < 2 else tuple(share * count / mean for count in images)
 
     def _share_of(self, count: int) -> float:
-        """Returns the weight of each of so many gradients. With `late_counts`, gradients outside
-        the sum come back later, so that each has its weight among all workers.
+        """Returns the weight of each of `count` gradients. With `late_counts` this is the weight
+        among all workers, since gradients outside the sum enter a later step.
         """
-        return 1 / max(1, len(self._sharing) if self._late_counts else count)
+        return 1 / max(1, len(self._step_workers) if self._late_counts else count)
 
     def _new_sum(self) -> OrderedSum:
         count = self.needed

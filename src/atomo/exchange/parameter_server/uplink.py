@@ -1,4 +1,4 @@
-"""Uplink of a worker: holds a gradient if it must be whole, encodes it, and sends it."""
+"""Uplink of a worker: encodes and sends the gradients of its buckets."""
 
 import math
 import time
@@ -25,16 +25,16 @@ __all__ = ["MASTER", "Uplink"]
 
 MASTER: Final = 0
 
-Place = Callable[[], AbstractContextManager[None]]
+EncodeContext = Callable[[], AbstractContextManager[None]]
 """Context in which a bucket is encoded."""
 
 
 @final
 class Uplink:
-    """Sends the gradients of one step after another.
+    """Encoder and sender of a worker's gradients, step by step.
 
-    A bucket goes as soon as it comes, unless workers agree on a scale first or the memory must know
-    the norm of the whole gradient: then all wait for the last.
+    A bucket is sent as soon as its gradient exists. If the workers agree on scales, or if the
+    memory needs the norm of the whole gradient, all buckets wait for the last one.
     """
 
     def __init__(
@@ -43,117 +43,119 @@ class Uplink:
         compressor: Compressor,
         timeout_s: float,
         threads: int,
-        keep: Callable[[int, int, Bytes], None],
+        on_sent: Callable[[int, int, Bytes], None],
     ) -> None:
         """Starts without a step.
 
         Args:
-            transport: what connects the worker with the master.
-            compressor: turns buckets into frames.
-            timeout_s: the longest wait for the scales.
-            threads: that compress, beside whoever calls `push`; 1: the caller compresses.
-            keep: gets step, bucket and frame of all that is sent.
+            transport: to the master.
+            compressor: encodes buckets into frames.
+            timeout_s: longest wait for the scales.
+            threads: number of threads that encode; 1 if the caller of `push` encodes.
+            on_sent: called with step, bucket and frame before each frame is sent.
         """
-        self.encode_s = self.send_s = 0.0  # of this step; waiting for the scales is sending
+        self.encode_s = self.send_s = 0.0  # of this step; `send_s` includes the wait for scales
         self._transport, self._compressor = transport, compressor
-        self._timeout_s, self._keep = timeout_s, keep
+        self._timeout_s, self._on_sent = timeout_s, on_sent
         self._pool = ThreadPoolExecutor(threads, "encode", one_thread) if threads > 1 else None
         self._streams = SideStreams()
-        self._coming: deque[tuple[Bucket, Future[Bytes]]] = deque()
-        self._held: list[tuple[Bucket, Float[Tensor, " n"]]] = []
+        self._encoding: deque[tuple[Bucket, Future[Bytes]]] = deque()
+        self._waiting: list[tuple[Bucket, Float[Tensor, " n"]]] = []
         self._step, self._buckets = 0, tuple[Bucket, ...]()
-        self._agrees = self._holds = False
+        self._agrees = self._needs_whole = False
 
     def begin(self, step: int, buckets: Sequence[Bucket]) -> None:
-        """Opens a step, with the codecs that serve in it."""
+        """Opens a step with its buckets, which hold the codecs of the step."""
         self._step, self._buckets = step, tuple(buckets)
         self.encode_s = self.send_s = 0.0
         self._agrees = any(bucket.agreeing for bucket in buckets)
-        self._holds = self._agrees or self._compressor.memory.needs_norm
+        self._needs_whole = self._agrees or self._compressor.memory.needs_norm
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        """Takes the gradient of a bucket, which is scratch space until `flush` returned.
+        """Encodes and sends the gradient of a bucket. `flat` is scratch space until `flush`
+        returns.
 
         Raises:
-            CodecError: a codec cannot carry it.
+            CodecError: a codec cannot encode the gradient.
         """
-        # The codec of this step may be another than when the gradients were laid out.
+        # The caller's bucket may hold the codecs of an earlier step.
         bucket = self._buckets[bucket.number]
-        if self._holds:
-            self._held.append((bucket, flat))
+        if self._needs_whole:
+            self._waiting.append((bucket, flat))
         else:
-            with self._encoding():
+            with self._timing_encoding():
                 self._encode(bucket, flat)
 
     def flush(self) -> None:
-        """Sends what is still held or being compressed: the gradient is whole.
+        """Sends the buckets that waited for the whole gradient, and those still being encoded.
 
         Raises:
-            CodecError: a codec cannot carry it.
+            CodecError: a codec cannot encode the gradient.
         """
-        with self._encoding():
-            if self._held:
-                norms = AsyncScalars(*(flat.norm() for _, flat in self._held)).values()
+        with self._timing_encoding():
+            if self._waiting:
+                norms = AsyncScalars(*(flat.norm() for _, flat in self._waiting)).values()
                 self._compressor.memory.begin(math.hypot(*norms))
-            if self._held and self._agrees:
+            if self._waiting and self._agrees:
                 self._agree()
-            for bucket, flat in self._held:
+            for bucket, flat in self._waiting:
                 self._encode(bucket, flat)
-            self._held.clear()
+            self._waiting.clear()
             self._send_while(lambda: True)
             self._streams.join()  # the gradients are free to change
 
     @contextmanager
-    def _encoding(self) -> Iterator[None]:
-        """Counts the time, less what sending takes of it, as encoding."""
-        started, sent_s = time.perf_counter(), self.send_s
+    def _timing_encoding(self) -> Iterator[None]:
+        """Adds the time of the block, without the time spent on sending, to `encode_s`."""
+        start, sent_s = time.perf_counter(), self.send_s
         yield
-        self.encode_s += time.perf_counter() - started - (self.send_s - sent_s)
+        self.encode_s += time.perf_counter() - start - (self.send_s - sent_s)
 
     @contextmanager
-    def _sending(self) -> Iterator[None]:
-        started = time.perf_counter()
+    def _timing_sending(self) -> Iterator[None]:
+        """Adds the time of the block to `send_s`."""
+        start = time.perf_counter()
         yield
-        self.send_s += time.perf_counter() - started
+        self.send_s += time.perf_counter() - start
 
     def _agree(self) -> None:
-        """Has all workers encode with the same scales."""
-        asked: dict[str, float] = {}
-        for bucket, flat in sorted(self._held, key=lambda pair: pair[0].number):
-            asked |= self._compressor.propose(bucket, flat)
-        section = torch.tensor([*asked.values()], dtype=torch.float64)
+        """Proposes scales to the master, and encodes with the agreed scales of its answer."""
+        proposals: dict[str, float] = {}
+        for bucket, flat in sorted(self._waiting, key=lambda pair: pair[0].number):
+            proposals |= self._compressor.propose(bucket, flat)
+        section = torch.tensor([*proposals.values()], dtype=torch.float64)
         header = Header(Kind.SCALES, self._step, self._transport.rank)
-        with self._sending():
+        with self._timing_sending():
             self._transport.send(MASTER, pack(header, [section], RAW), "the scales")
-            what = f"the scales of step {self._step}"
-            frame = self._transport.receive(MASTER, self._timeout_s, what).data
-        scales = read_scales(frame, len(asked), 0)  # none: this worker asked too late
-        self._compressor.agree(dict(zip(asked, scales, strict=False)))
+            label = f"the scales of step {self._step}"
+            frame = self._transport.receive(MASTER, self._timeout_s, label).data
+        scales = read_scales(frame, len(proposals), 0)  # empty if this worker proposed too late
+        self._compressor.agree(dict(zip(proposals, scales, strict=False)))
 
     def _encode(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        """Compresses and sends; with several threads it begins to, and sends what is ready."""
-        place = self._streams.after_current_stream(
+        """Encodes and sends a bucket; with several threads, queues it and sends the encoded frames."""
+        context = self._streams.after_current_stream(
             flat.device
         )  # while the device goes on with the pass
         if self._pool is None:
-            self._send(bucket, self._compressed(place, bucket, flat))
+            self._send(bucket, self._compress(context, bucket, flat))
             return
-        work = self._pool.submit(self._compressed, place, bucket, flat)
-        self._coming.append((bucket, work))
-        self._send_while(lambda: self._coming[0][1].done())
+        encoding = self._pool.submit(self._compress, context, bucket, flat)
+        self._encoding.append((bucket, encoding))
+        self._send_while(lambda: self._encoding[0][1].done())
 
-    def _compressed(self, place: Place, bucket: Bucket, flat: Float[Tensor, " n"]) -> Bytes:
-        with place():
+    def _compress(self, context: EncodeContext, bucket: Bucket, flat: Float[Tensor, " n"]) -> Bytes:
+        with context():
             return self._compressor.compress(bucket, flat, self._step)
 
     def _send_while(self, ready: Callable[[], bool]) -> None:
-        """Sends in the order in which the buckets came."""
-        while self._coming and ready():
-            bucket, work = self._coming.popleft()
-            self._send(bucket, work.result())
+        """Sends encoded frames in the order of the pushes while the first one is `ready`."""
+        while self._encoding and ready():
+            bucket, encoding = self._encoding.popleft()
+            self._send(bucket, encoding.result())
 
     def _send(self, bucket: Bucket, frame: Bytes) -> None:
-        self._keep(self._step, bucket.number, frame)
-        with self._sending():
-            what = f"bucket {bucket.number} of step {self._step}"
-            self._transport.send(MASTER, frame, what)
+        self._on_sent(self._step, bucket.number, frame)
+        with self._timing_sending():
+            label = f"bucket {bucket.number} of step {self._step}"
+            self._transport.send(MASTER, frame, label)

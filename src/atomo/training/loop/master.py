@@ -111,7 +111,7 @@ class Master:
         """Returns True if the last checkpoint is too old. Another checkpoint needs every worker
         idle; steps wait for a worker that may hang, and go on without it.
         """
-        patience_s = self._job.settings.timeout if self._server.is_waited_for else 0.0
+        patience_s = self._job.settings.timeout if self._server.has_busy_workers else 0.0
         return self._cadence.is_older(patience_s)
 
     def _are_all_there(self) -> bool:

@@ -93,7 +93,7 @@ class Worker:
                     self._share(order.workers)
                     self._passes.weights.copy_(to_device(order.weights, device))
                     self._memory.set_learning_rate(self._job.rate.at(order.step))
-                    wait_s = time.perf_counter() - self._client.asked_at - order.follow_s
+                    wait_s = time.perf_counter() - self._client.wait_started - order.follow_s
                     self._take_step(order.step, wait_s, order.follow_s)
                 case Kind.SAVE:
                     # Who was late saves in the same units as the others.

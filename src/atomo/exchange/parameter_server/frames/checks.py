@@ -12,23 +12,25 @@ __all__ = ["check_frame", "check_state", "fits"]
 FROM_WORKERS: Final = (Kind.GRADIENT, Kind.SCALES, Kind.REPORT)
 
 
-def check_frame(header: Header, source: int, given: int | None, buckets: Sequence[Bucket]) -> None:
-    """Raises FrameError for a frame that is not due.
+def check_frame(
+    header: Header, source: int, due_step: int | None, buckets: Sequence[Bucket]
+) -> None:
+    """Raises FrameError for an unexpected frame.
 
     Args:
         header: of the frame.
-        source: the rank that sent it.
-        given: step that the worker owes; None if it owes none.
-        buckets: of that step; none if the gradient is late: it is never decoded, and may be of
-            the previous codec.
+        source: rank of the sender.
+        due_step: step that the worker owes; None if it owes none.
+        buckets: of that step; empty for a late gradient, which is never decoded and may be of the
+            previous codec.
     """
     if header.kind not in FROM_WORKERS or header.worker != source:
         raise FrameError(
             f"rank {source} sent a {header.kind.name} of worker {header.worker}", FrameFault.STRANGE
         )
-    if header.step != given:
+    if header.step != due_step:
         raise FrameError(
-            f"worker {source} sent step {header.step}; it was given {given}", FrameFault.STALE
+            f"worker {source} sent step {header.step}; {due_step} is due", FrameFault.STALE
         )
     if header.kind is Kind.GRADIENT and buckets and not fits(header, buckets):
         raise FrameError(
@@ -38,12 +40,12 @@ def check_frame(header: Header, source: int, given: int | None, buckets: Sequenc
         )
 
 
-def check_state(header: Header, source: int, asked: Sequence[int]) -> None:
+def check_state(header: Header, source: int, expected: Sequence[int]) -> None:
     """Raises FrameError for a frame that is not the state of a worker that was asked for it."""
-    if header.kind is not Kind.STATE or header.worker != source or source not in asked:
+    if header.kind is not Kind.STATE or header.worker != source or source not in expected:
         raise FrameError(
             f"rank {source} sent a {header.kind.name} of worker {header.worker}; the states of "
-            f"worker {[*asked]} are due",
+            f"worker {[*expected]} are due",
             FrameFault.STRANGE,
         )
 

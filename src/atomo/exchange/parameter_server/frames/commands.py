@@ -20,7 +20,7 @@ class CommandSender:
     """Sender of commands, with the verdict on each worker's last gradient and the current members.
 
     The members are sent before the first command of a step and stay the same until the next step:
-    all workers of a step divide its samples alike, however late they start.
+    all workers of a step divide its samples in the same way, even if they start late.
     """
 
     def __init__(
@@ -37,7 +37,9 @@ class CommandSender:
         self._members, self._assignments, self._weight_sync = members, assignments, weight_sync
         self._step, self._images = 0, images
         self._sharing = tuple(members.living)
-        self._knows = dict[int, tuple[int, ...]]()  # last members sent, by worker; none: all ranks
+        self._knows = dict[
+            int, tuple[int, ...]
+        ]()  # last members sent, by worker; absent: all ranks
 
     def open(self, step: int) -> None:
         """Opens a step: the living workers share its samples."""
@@ -55,8 +57,8 @@ class CommandSender:
         return len(part(self._images, self._sharing.index(worker), len(self._sharing)))
 
     def repeat(self, worker: int) -> None:
-        """Commands the open step again, with all frames that it needs, to a worker behind a broken
-        chain.
+        """Repeats the command of the open step, with all frames that it needs, to a worker that a
+        broken chain did not reach.
         """
         self._weight_sync.reset_worker(worker)
         self._assignments.move(worker, self._step, self._part(worker))
@@ -64,7 +66,7 @@ class CommandSender:
         self._send_commands([worker])
 
     def cancel(self, worker: int) -> None:
-        """Cancels the closed step of a worker behind a broken chain."""
+        """Cancels the closed step of a worker that a broken chain did not reach."""
         self._weight_sync.reset_worker(worker)
         self._assignments.cancel(worker)
 
@@ -87,7 +89,7 @@ class CommandSender:
         """Returns the header of a command, with the verdict on the worker's last gradient."""
         return Header(kind, self._step, worker, flags=self._assignments.verdict(worker))
 
-    def send_all(self, worker: int, frames: Sequence[Bytes], what: str) -> None:
+    def send_all(self, worker: int, frames: Sequence[Bytes], label: str) -> None:
         """Sends finished frames in order."""
         for frame in frames:
-            self._members.send(worker, frame, what)
+            self._members.send(worker, frame, label)

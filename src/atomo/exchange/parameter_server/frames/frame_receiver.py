@@ -20,9 +20,7 @@ __all__ = ["FrameReceiver"]
 
 @final
 class FrameReceiver:
-    """Receiver of frames. It handles events outside a step by itself: deaths, hashes, broken
-    chains.
-    """
+    """Receiver of frames, which handles events outside a step: deaths, hashes, broken chains."""
 
     def __init__(
         self,
@@ -50,10 +48,10 @@ class FrameReceiver:
         self._remove_dead, self._refuse = remove_dead, refuse
 
     def any(
-        self, owing: Sequence[int], what: str, most_s: float = math.inf
+        self, pending: Sequence[int], label: str, max_wait_s: float = math.inf
     ) -> tuple[Message, Header] | None:
-        """Returns the next message but for hashes; None after a hash, a refusal or a death."""
-        message = self._members.receive(owing, what, most_s)
+        """Returns the next message and its header; None after a hash, a refusal or a death."""
+        message = self._members.receive(pending, label, max_wait_s)
         self._remove_dead()
         if message is None:
             return None
@@ -70,56 +68,56 @@ class FrameReceiver:
         try:
             header = read_header(message.data)
         except FrameError:
-            if self._refused_tail.has_unreadable(worker):
+            if self._refused_tail.contains_unreadable(worker):
                 return None
-            self._refused_tail.see(worker)
+            self._refused_tail.count(worker)
             raise
         if header.kind is Kind.HASH:
             self._on_hash(message, header)
             return None
-        if self._refused_tail.has(worker, header):
+        if self._refused_tail.contains(worker, header):
             return None
         if header.kind is not Kind.STATE:
-            self._refused_tail.see(worker)
+            self._refused_tail.count(worker)
         return header
 
     def gradient(
         self,
-        owing: Sequence[int],
-        what: str,
+        pending: Sequence[int],
+        label: str,
         step: int,
         buckets: Sequence[Bucket],
         *,
         closed: bool,
-        most_s: float = math.inf,
+        max_wait_s: float = math.inf,
     ) -> tuple[Message, Header] | None:
-        """Returns the next frame of a gradient; None if another event happened.
+        """Returns the next frame of a gradient and its header; None after another event.
 
         Args:
-            owing: workers that owe a gradient.
-            what: description of the frames, for errors.
+            pending: workers that owe a gradient.
+            label: description of the frames, for errors.
             step: the newest step.
-            buckets: of that step; none if the frames are never decoded.
+            buckets: of that step; empty if the frames are never decoded.
             closed: True if that step is closed.
-            most_s: longest wait of this call.
+            max_wait_s: longest wait of this call.
         """
-        received = self.any(owing, what, most_s)
+        received = self.any(pending, label, max_wait_s)
         if received is None:
             return None
         message, header = received
-        given = self._assignments.owed.get(message.source)
+        due_step = self._assignments.outstanding.get(message.source)
         try:
             if header.kind is Kind.BROKEN:
                 self._handle_broken(message.source, closed=closed)
                 return None
-            check_frame(header, message.source, given, buckets if header.step == step else ())
+            check_frame(header, message.source, due_step, buckets if header.step == step else ())
         except FrameError as error:
             self._refuse(message.source, error)
             return None
         return message, header
 
     def _on_hash(self, message: Message, header: Header) -> None:
-        """Passes on the answer to a hash query of the weight sync."""
+        """Passes the answer to a hash query to the weight sync."""
         if header.worker != message.source:
             raise FrameError(
                 f"rank {message.source} sent the hash of worker {header.worker}", FrameFault.STRANGE
@@ -127,8 +125,10 @@ class FrameReceiver:
         self._weight_sync.on_hash(message.source, message.data)
 
     def _handle_broken(self, worker: int, *, closed: bool) -> None:
-        """Sends a worker behind a broken chain its frames directly, or cancels its closed step."""
-        if worker not in self._assignments.owed:
+        """Sends the missing frames to a worker that a broken chain did not reach, or cancels its
+        closed step.
+        """
+        if worker not in self._assignments.outstanding:
             raise FrameError(
                 f"rank {worker} sent a BROKEN, and owes no gradient", FrameFault.STRANGE
             )

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 @final
 class GradientRouter:
-    """Router of gradient frames. It refuses frames whose content is malformed."""
+    """Router of gradient frames, which refuses malformed frames."""
 
     def __init__(
         self,
@@ -46,17 +46,17 @@ class GradientRouter:
         """Sets the newest step."""
         self.step, self.buckets = step, tuple(buckets)
 
-    def take(self, message: Message, header: Header, step: StepGradients) -> None:
+    def route(self, message: Message, header: Header, step: StepGradients) -> None:
         """Handles a gradient frame of the open step or of an earlier one."""
         worker = message.source
         try:
             if header.kind is Kind.SCALES:
                 self._answer_scales(message, header)
             elif header.step != self.step:
-                self._readmit(header, worker)
+                self._open_for_late_worker(header, worker)
             elif header.kind is Kind.REPORT:
                 step.complete(worker, message.data)
-                self._end(worker, self._assignments.complete)
+                self._finish(worker, self._assignments.complete)
             else:
                 self._timed(lambda: step.add(worker, header.bucket, message.data))
         except UndecodableFrames as undecodable:
@@ -72,11 +72,11 @@ class GradientRouter:
             if header.kind is Kind.SCALES:
                 self._answer_scales(message, header)
             elif header.kind is Kind.REPORT:
-                self._end(message.source, self._assignments.complete_late)
+                self._finish(message.source, self._assignments.complete_late)
         except FrameError as error:
             self.refuse(message.source, error)
 
-    def closed(self, step: StepGradients) -> Mapping[int, Mapping[int, Bytes]] | None:
+    def close(self, step: StepGradients) -> Mapping[int, Mapping[int, Bytes]] | None:
         """Returns the frames in the sum; None if some are refused, and the step stays open."""
         try:
             return self._timed(lambda: step.close(self._assignments.complete_images))
@@ -102,9 +102,9 @@ class GradientRouter:
 
     def _refuse_all(self, undecodable: UndecodableFrames) -> None:
         """Refuses gradients that cannot be added, even complete ones."""
-        for worker, error in undecodable.by.items():
-            was_in = self.gradients is not None and self.gradients.exclude(worker)
-            self._refusals.refuse(worker, error, self.buckets, was_in=was_in)
+        for worker, error in undecodable.errors.items():
+            was_complete = self.gradients is not None and self.gradients.exclude(worker)
+            self._refusals.refuse(worker, error, self.buckets, was_complete=was_complete)
 
     def _answer_scales(self, message: Message, header: Header) -> None:
         if header.step == self.step:
@@ -112,15 +112,15 @@ class GradientRouter:
         else:
             self._agreement.refuse(message.source, header.step)
 
-    def _readmit(self, header: Header, worker: int) -> None:
-        """Gives the open step to a worker whose late gradient is complete."""
+    def _open_for_late_worker(self, header: Header, worker: int) -> None:
+        """Commands the open step to a late worker once its late gradient is complete."""
         if header.kind is Kind.REPORT:
-            self._end(worker, self._assignments.complete_late)
+            self._finish(worker, self._assignments.complete_late)
             self._commands.compute([worker])
 
-    def _end(self, worker: int, how: Callable[[int], None]) -> None:
-        """Finishes a worker's complete gradient."""
-        how(worker)
+    def _finish(self, worker: int, record: Callable[[int], None]) -> None:
+        """Records the outcome of a complete gradient with `record`."""
+        record(worker)
         self._members.failure_detector.complete_gradient(worker)
         self._refusals.refused_tail.end(worker)
 

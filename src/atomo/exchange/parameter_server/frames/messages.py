@@ -40,10 +40,10 @@ def weights_frame(step: int, weights: Float[Tensor, " n"], flag: Flag = Flag.NON
 def read_weights(
     frame: Bytes, entries: int, dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, " n"]:
-    """Returns the weights of a frame as float32; in the frame they are of `dtype`.
+    """Returns the weights of a frame, stored as `dtype`, as float32.
 
     Raises:
-        FrameError: they are those of another model.
+        FrameError: the weights are of another model.
     """
     return whole(unpack(frame, [Field(dtype, (entries,))])[0].float(), entries)
 
@@ -69,20 +69,26 @@ def read_members(frame: Bytes, rank: int, workers: int) -> tuple[int, ...]:
     """Returns the workers of a MEMBERS frame.
 
     Raises:
-        FrameError: these are no ranks of `workers` workers in order, or `rank` is not among them.
+        FrameError: the frame holds no ascending ranks of 1..`workers`, or not `rank`.
     """
     ranks = unpack(frame, [Field(torch.int32, (workers,))])[0].tolist()
     if rank not in ranks or ranks != sorted({*ranks} & {*range(1, workers + 1)}):
-        raise FrameError(f"rank {rank} was told of the workers {ranks}; ranks in 1..{workers}")
+        raise FrameError(
+            f"rank {rank} got the members {ranks}; ascending ranks of 1..{workers} with it are due"
+        )
     return tuple(ranks)
 
 
 def update_frame(
     step: int, counted: Sequence[int], factor: float, shares: Sequence[float] = ()
 ) -> Bytes:
-    """Returns a command to take a step, `factor` times as long, with the gradients of the counted
-    workers and their `shares`; one number: the same for each; none: the share at the start of the
-    run.
+    """Returns a command to repeat a step with the gradients of the counted workers.
+
+    Args:
+        step: number of the step.
+        counted: workers in the sum, in rank order.
+        factor: on the learning rate.
+        shares: weight of each gradient, or one weight for all; empty: as at the start of the run.
     """
     sections = [
         torch.tensor([factor, *shares], dtype=torch.float64),
@@ -96,7 +102,7 @@ def read_update(frame: Bytes, workers: int) -> tuple[list[int], float, list[floa
     they changed: one for all, or one for each gradient.
 
     Raises:
-        FrameError: these are no ranks of `workers` workers in order, or no factors in 0..1.
+        FrameError: the frame holds no ascending ranks of 1..`workers`, or factors outside (0, 1].
     """
     fields = [Field(torch.float64, (1 + workers,)), Field(torch.int32, (workers,))]
     factors, ranks = (section.tolist() for section in unpack(frame, fields))
@@ -110,15 +116,15 @@ def read_update(frame: Bytes, workers: int) -> tuple[list[int], float, list[floa
 def snapshot_frame(
     version: int, weights: Float[Tensor, " n"], state: Mapping[str, Tensor]
 ) -> Bytes:
-    """Returns a frame with the weights and the optimiser state of a version."""
+    """Returns a frame with the weights and the optimizer state of a version."""
     return pack(Header(Kind.SNAPSHOT, version), [weights, state_tensor(state)], RAW)
 
 
 def read_snapshot(frame: Bytes, entries: int) -> tuple[Float[Tensor, " n"], dict[str, Tensor]]:
-    """Returns the weights and the state of the optimiser.
+    """Returns the weights and the state of the optimizer.
 
     Raises:
-        FrameError: they are those of another model, or the state is damaged.
+        FrameError: the weights are of another model, or the state is damaged.
     """
     fields = [Field(torch.float32, (entries,)), Field(torch.uint8, (LIMIT,))]
     weights, state = unpack(frame, fields)
@@ -145,7 +151,7 @@ def read_hash(frame: Bytes) -> tuple[int, bytes]:
     """Returns version and hash of an answer.
 
     Raises:
-        FrameError: it holds no hash.
+        FrameError: the frame holds no hash.
     """
     digest_bytes = bytes(unpack(frame, [Field(torch.uint8, (DIGEST,))])[0].tolist())
     if len(digest_bytes) != DIGEST:

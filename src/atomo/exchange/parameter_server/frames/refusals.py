@@ -1,9 +1,9 @@
 """Refusal of malformed frames, and strikes of their senders.
 
 The master trusts no bytes that arrive. If one message of a gradient is refused, the whole gradient
-is: the step goes on without it, and the worker is told as if the gradient were late, so that its
-memory takes back what was sent. One bad frame costs at most one gradient, and no part of that
-gradient is in the weights. A worker whose frames are refused again and again is dropped.
+is refused: the step continues without it, and the worker gets the LATE flag, upon which its memory
+takes the gradient back. One malformed frame costs at most one gradient, and no part of that
+gradient is in the weights. A worker with too many refused frames in a row is killed.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ GRADIENT_KINDS = (Kind.GRADIENT, Kind.SCALES, Kind.REPORT)
 
 @final
 class Refusals:
-    """Refuses gradients, and drops workers whose frames are refused again and again."""
+    """Refuser of gradients, which kills workers with too many refused frames in a row."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Refusals:
         assignments: Assignments,
         agreement: ScaleAgreement,
         weight_sync: WeightSync,
-        most: int,
+        max_strikes: int,
     ) -> None:
         """Starts without refused frames.
 
@@ -42,9 +42,9 @@ class Refusals:
             assignments: of steps to workers.
             agreement: answers workers that wait for scales.
             weight_sync: may wait for a hash.
-            most: refused frames in a row after which a worker is dropped.
+            max_strikes: refused frames in a row after which a worker is killed.
         """
-        self.refused_tail, self._strikes = RefusedGradientTail(), StrikeCounter(most)
+        self.refused_tail, self._strikes = RefusedGradientTail(), StrikeCounter(max_strikes)
         self.notes: list[str] = []
         """Notes for the user; the reader clears them."""
         self._members, self._assignments = members, assignments
@@ -56,7 +56,7 @@ class Refusals:
         error: FrameError,
         buckets: Sequence[Bucket],
         *,
-        was_in: bool = False,
+        was_complete: bool = False,
     ) -> None:
         """Refuses the gradient that a worker is sending, or has sent to the open step.
 
@@ -64,30 +64,30 @@ class Refusals:
             worker: its rank.
             error: the fault.
             buckets: of a gradient.
-            was_in: True if the gradient was complete in the open step.
+            was_complete: True if the gradient was complete in the open step.
 
         Raises:
-            FrameError: frames of all workers are refused, so the fault is elsewhere.
-            TransportError: the worker must be dropped, and cannot be.
+            FrameError: frames of all workers are refused, so that the fault is not a worker's.
+            TransportError: the worker must be killed, and cannot be.
         """
-        owed = self._assignments.owed.get(worker)
-        if owed is None and not was_in and self._weight_sync.awaits(worker):
-            self._weight_sync.reset_worker(worker)  # no valid answer: it gets the weights whole
-        if owed is not None:
+        step = self._assignments.outstanding.get(worker)
+        if step is None and not was_complete and self._weight_sync.awaits(worker):
+            self._weight_sync.reset_worker(worker)  # without a valid answer it gets all weights
+        if step is not None:
             if self.refused_tail.is_first(worker):
                 self._weight_sync.reset_worker(
                     worker
-                )  # what cannot be read may have been a BROKEN, or a hash
-            messages = len(buckets) + 1 + self._agreement.cancel(worker, owed)
-            self.refused_tail.refuse(worker, owed, messages)
-        if owed is not None or was_in:
+                )  # an unreadable frame may have been a BROKEN or a HASH
+            messages = len(buckets) + 1 + self._agreement.cancel(worker, step)
+            self.refused_tail.refuse(worker, step, messages)
+        if step is not None or was_complete:
             self._assignments.refuse(worker)
         if worker not in self._members.living:
-            self._assignments.lose(worker)  # a dead worker cannot be told
+            self._assignments.lose(worker)  # a dead worker gets no verdict
         self._strike(worker, error)
 
     def accept(self, workers: Sequence[int]) -> None:
-        """Clears the strikes of workers whose gradients were sound."""
+        """Clears the strikes of workers with a valid gradient."""
         self._strikes.clear(workers)
 
     def lose(self, worker: int) -> None:
@@ -96,27 +96,25 @@ class Refusals:
         self._strikes.clear([worker])
 
     def take_senders(self) -> list[tuple[int, FrameFault]]:
-        """Returns the senders of frames refused since the last call with the faults, once for each
-        frame.
-        """
+        """Returns sender and fault of each frame refused since the last call."""
         return self._strikes.take_senders()
 
     def _strike(self, worker: int, error: FrameError) -> None:
-        count, most = self._strikes.strike(worker, error.fault), self._strikes.most
+        count, max_strikes = self._strikes.strike(worker, error.fault), self._strikes.max_strikes
         self.notes.append(f"a frame of worker {worker} is refused, {count} in a row: {error}")
-        if count < most:
+        if count < max_strikes:
             return
         if self._strikes.has_all(self._members.living):
             raise FrameError(
                 f"frames of all workers that are left ({self._members.living}) are refused; "
-                f"at last one of worker {worker}: {error}"
+                f"the last is of worker {worker}: {error}"
             ) from error
         self._members.expel(worker, f"{count} of its frames in a row were refused (--max-strikes)")
 
 
 @final
 class RefusedGradientTail:
-    """Messages of a refused gradient that are still under way.
+    """Detector of messages that belong to a refused gradient and are still under way.
 
     Messages of a worker arrive in the order of sending. So messages of the refused step, or of an
     earlier one, belong to the tail until a message of another step arrives. An unreadable message
@@ -124,59 +122,59 @@ class RefusedGradientTail:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, int] = {}  # messages of the gradient that a worker is sending
+        self._received: dict[int, int] = {}  # messages of the gradient that a worker is sending
         self._refused: dict[int, int] = {}  # step by worker
-        self._rest: dict[int, int] = {}  # messages that may still come, by worker
+        self._remaining: dict[int, int] = {}  # upper bound of messages still under way, by worker
 
-    def see(self, worker: int) -> None:
+    def count(self, worker: int) -> None:
         """Counts a message of a gradient."""
-        self._seen[worker] = self._seen.get(worker, 0) + 1
+        self._received[worker] = self._received.get(worker, 0) + 1
 
     def is_first(self, worker: int) -> bool:
         """True if at most one message of the current gradient arrived."""
-        return self._seen.get(worker, 0) < 2
+        return self._received.get(worker, 0) < 2
 
     def end(self, worker: int) -> None:
         """Ends the gradient of a worker: the next message belongs to another."""
-        for record in (self._seen, self._refused, self._rest):
+        for record in (self._received, self._refused, self._remaining):
             record.pop(worker, None)
 
     def refuse(self, worker: int, step: int, messages: int) -> None:
-        """Refuses a gradient of so many messages in all, some of which have arrived."""
+        """Starts the tail of a refused gradient of `messages` messages, some of which arrived."""
         self._refused[worker] = step
-        self._rest[worker] = max(0, messages - self._seen.pop(worker, 0))
+        self._remaining[worker] = max(0, messages - self._received.pop(worker, 0))
 
-    def has_unreadable(self, worker: int) -> bool:
+    def contains_unreadable(self, worker: int) -> bool:
         """True if an unreadable message belongs to the tail."""
-        if not self._rest.get(worker):
+        if not self._remaining.get(worker):
             return False
-        self._rest[worker] -= 1
+        self._remaining[worker] -= 1
         return True
 
-    def has(self, worker: int, header: Header) -> bool:
+    def contains(self, worker: int, header: Header) -> bool:
         """True if a message belongs to the tail."""
         step = self._refused.get(worker)
         if step is None:
             return False
-        of_it = header.kind in GRADIENT_KINDS and header.step <= step
-        if not of_it or (header.kind is Kind.REPORT and header.step == step):
+        is_tail = header.kind in GRADIENT_KINDS and header.step <= step
+        if not is_tail or (header.kind is Kind.REPORT and header.step == step):
             self.end(worker)
-        elif self._rest[worker]:
-            self._rest[worker] -= 1
-        return of_it
+        elif self._remaining[worker]:
+            self._remaining[worker] -= 1
+        return is_tail
 
 
 @final
 class StrikeCounter:
-    """Counter of strikes: refused frames of a worker since its last sound gradient."""
+    """Counter of strikes: refused frames of a worker since its last valid gradient."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_strikes: int) -> None:
         """Starts without strikes.
 
         Args:
-            most: refused frames in a row after which a worker is dropped.
+            max_strikes: refused frames in a row after which a worker is killed.
         """
-        self.most = most
+        self.max_strikes = max_strikes
         self._in_a_row: Counter[int] = Counter()
         self._senders: list[tuple[int, FrameFault]] = []  # since the last call
 
@@ -192,12 +190,10 @@ class StrikeCounter:
             self._in_a_row.pop(worker, None)
 
     def has_all(self, workers: Iterable[int]) -> bool:
-        """True if all these workers have strikes: then the fault is hardly theirs."""
+        """True if all these workers have strikes: the fault is then hardly a worker's."""
         return all(worker in self._in_a_row for worker in workers)
 
     def take_senders(self) -> list[tuple[int, FrameFault]]:
-        """Returns the senders of frames refused since the last call with the faults, once for each
-        frame.
-        """
+        """Returns sender and fault of each frame refused since the last call."""
         senders, self._senders = self._senders, []
         return senders

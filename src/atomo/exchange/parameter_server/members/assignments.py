@@ -12,34 +12,34 @@ __all__ = ["Assignments"]
 
 @final
 class Assignments:
-    """Steps that workers owe a gradient of. A worker is told once that its gradient was late."""
+    """Steps whose gradients are outstanding, and verdicts on late and refused gradients."""
 
     def __init__(self) -> None:
-        self.owed: dict[int, int] = {}
-        """Step whose gradient a worker owes, by worker."""
+        self.outstanding: dict[int, int] = {}
+        """Step of the outstanding gradient of each busy worker."""
         self.complete_images: dict[int, int] = {}
         """Images of the complete gradients of the open step, by worker."""
-        # Images by worker: of an owed gradient, and of a late or refused one until its worker is
-        # told.
-        self._asked: dict[int, int] = {}
-        self._late: dict[int, int] = {}
-        self._refused: dict[int, int] = {}
+        # Images by worker: of an outstanding gradient, and of a late or refused gradient until its
+        # worker has the LATE flag.
+        self._assigned_images: dict[int, int] = {}
+        self._late_images: dict[int, int] = {}
+        self._refused_images: dict[int, int] = {}
         self._gradients, self._images = GradientCounters(), GradientCounters()
 
     def give(self, parts: Mapping[int, int], step: int) -> None:
         """Assigns a step to workers, each with a number of images."""
-        self.owed |= dict.fromkeys(parts, step)
-        self._asked |= parts
+        self.outstanding |= dict.fromkeys(parts, step)
+        self._assigned_images |= parts
         self._gradients.add_asked(len(parts))
         self._images.add_asked(sum(parts.values()))
 
     def move(self, worker: int, step: int, images: int) -> None:
         """Assigns another step to a worker that could not start its step."""
-        self._images.add_asked(images - self._asked[worker])
-        self.owed[worker], self._asked[worker] = step, images
+        self._images.add_asked(images - self._assigned_images[worker])
+        self.outstanding[worker], self._assigned_images[worker] = step, images
 
     def cancel(self, worker: int) -> None:
-        """Takes back the step of a worker that could not start it."""
+        """Withdraws the step of a worker that could not start it."""
         self._gradients.add_asked(-1)
         self._images.add_asked(-self._release(worker))
 
@@ -49,23 +49,25 @@ class Assignments:
 
     def complete_late(self, worker: int) -> None:
         """Marks a worker's gradient as complete too late: it counts in no step."""
-        self._late[worker] = self._release(worker)
+        self._late_images[worker] = self._release(worker)
 
     def refuse(self, worker: int) -> None:
-        """Marks a worker's gradient, owed or complete, as refused: it counts in no step."""
-        whole = self.complete_images.pop(worker, None)
-        self._refused[worker] = self._release(worker) if whole is None else whole
+        """Marks a worker's gradient, outstanding or complete, as refused: it counts in no step."""
+        complete_images = self.complete_images.pop(worker, None)
+        self._refused_images[worker] = (
+            self._release(worker) if complete_images is None else complete_images
+        )
 
     def verdict(self, worker: int) -> Flag:
         """Returns the flag of the next message to a worker: LATE if its last gradient does not
         count.
         """
-        if worker in self._late:
+        if worker in self._late_images:
             self._gradients.add_late(1)
-            self._images.add_late(self._late.pop(worker))
-        elif worker in self._refused:
+            self._images.add_late(self._late_images.pop(worker))
+        elif worker in self._refused_images:
             self._gradients.add_refused(1)
-            self._images.add_refused(self._refused.pop(worker))
+            self._images.add_refused(self._refused_images.pop(worker))
         else:
             return Flag.NONE
         return Flag.LATE
@@ -77,27 +79,27 @@ class Assignments:
         self._images.add_used(sum(used))
 
     def lose(self, worker: int) -> None:
-        """Counts the gradients of a dead worker that it owed or had to take back as lost."""
-        if worker in self.owed:
+        """Counts the outstanding, late and refused gradients of a dead worker as lost."""
+        if worker in self.outstanding:
             self._count_lost(self._release(worker))
-        if worker in self._late:
-            self._count_lost(self._late.pop(worker))
-        if worker in self._refused:
-            self._count_lost(self._refused.pop(worker))
+        if worker in self._late_images:
+            self._count_lost(self._late_images.pop(worker))
+        if worker in self._refused_images:
+            self._count_lost(self._refused_images.pop(worker))
 
     def abandon(self, living: Iterable[int]) -> None:
-        """Gives up the open step: its complete gradients go back to the living workers."""
-        left = {*living}
+        """Abandons the open step: the living workers take their complete gradients back."""
+        survivors = {*living}
         for worker, images in self.complete_images.items():
-            if worker in left:
-                self._late[worker] = images
+            if worker in survivors:
+                self._late_images[worker] = images
             else:
                 self._count_lost(images)
         self.complete_images.clear()
 
     def gradient_counts(self, refusals: Iterable[tuple[int, FrameFault]] = ()) -> GradientCounts:
         """Returns the counts of gradients since the last call, with these refusals."""
-        under_way = len(self._asked) + len(self._late) + len(self._refused)
+        under_way = len(self._assigned_images) + len(self._late_images) + len(self._refused_images)
         return self._gradients.gradient_counts(under_way, refusals)
 
     @property
@@ -112,13 +114,13 @@ class Assignments:
 
     def image_counts(self) -> GradientCounts:
         """Returns the counts of images since the last call."""
-        known = self._asked, self._late, self._refused
-        return self._images.gradient_counts(sum(sum(images.values()) for images in known))
+        unfinished = self._assigned_images, self._late_images, self._refused_images
+        return self._images.gradient_counts(sum(sum(images.values()) for images in unfinished))
 
     def _release(self, worker: int) -> int:
         """Removes the step that a worker owes, and returns its images."""
-        del self.owed[worker]
-        return self._asked.pop(worker)
+        del self.outstanding[worker]
+        return self._assigned_images.pop(worker)
 
     def _count_lost(self, images: int) -> None:
         self._gradients.add_lost(1)

@@ -19,7 +19,7 @@ __all__ = ["WorkerStates"]
 
 @final
 class WorkerStates:
-    """States of workers on their way to the master and back."""
+    """Collector and sender of worker states."""
 
     def __init__(
         self,
@@ -30,10 +30,10 @@ class WorkerStates:
     ) -> None:
         self._members, self._commands, self._receiver = members, commands, receiver
         self._refuse = refuse
-        self._due: list[int] = []  # workers whose states are missing
+        self._pending: list[int] = []  # workers whose states are missing
 
-    def ask(self, workers: Sequence[int], purpose: str) -> dict[int, dict[str, Tensor]]:
-        """Returns the states of these workers, except those that die."""
+    def collect(self, workers: Sequence[int], purpose: str) -> dict[int, dict[str, Tensor]]:
+        """Returns the states of these workers, except of workers that die."""
         for worker in workers:
             self._commands.send(worker, Kind.SAVE)
         states: dict[int, dict[str, Tensor]] = {}
@@ -41,37 +41,39 @@ class WorkerStates:
         while missing := [
             worker for worker in workers if worker in living and worker not in states
         ]:
-            self._due = missing
-            what = f"the state of worker {missing} for {purpose}"
-            if received := self._receiver.any(missing, what):
-                self._take(*received, states)
-        self._due = []
+            self._pending = missing
+            label = f"the state of worker {missing} for {purpose}"
+            if received := self._receiver.any(missing, label):
+                self._store(*received, states)
+        self._pending = []
         return states
 
-    def ask_again(self, worker: int) -> None:
-        """Asks again for the state of a worker after a refusal: the refused frame may have been the
-        state.
+    def repeat_query(self, worker: int) -> None:
+        """Repeats the query for the state of a worker after a refusal, if the state is missing: the
+        refused frame may have been the state.
         """
-        if worker in self._due:
+        if worker in self._pending:
             self._commands.send(worker, Kind.SAVE)
 
-    def _take(self, message: Message, header: Header, states: dict[int, dict[str, Tensor]]) -> None:
+    def _store(
+        self, message: Message, header: Header, states: dict[int, dict[str, Tensor]]
+    ) -> None:
         try:
-            check_state(header, message.source, self._due)
+            check_state(header, message.source, self._pending)
             states[message.source] = read_state(message.data)
         except FrameError as error:
             self._refuse(message.source, error)
 
-    def give(self, worker: int, state: State) -> None:
-        """Sends a worker the state that it continues from."""
+    def send(self, worker: int, state: State) -> None:
+        """Sends a worker the state from which it continues."""
         frame = state_frame(self._commands.header(worker, Kind.STATE), state)
         self._members.send(worker, frame, "a command to state")
 
-    def lend(self, joining: Sequence[int], spare_state: Callable[[State], State]) -> None:
+    def copy_to(self, joining: Sequence[int], spare_state: Callable[[State], State]) -> None:
         """Sends joining spares a part of the state of the first other living worker."""
-        others = [worker for worker in self._members.living if worker not in joining]
-        for other in others:
-            if states := self.ask([other], "those who join"):
+        lenders = [worker for worker in self._members.living if worker not in joining]
+        for lender in lenders:
+            if states := self.collect([lender], "the joining spares"):
                 for worker in joining:
-                    self.give(worker, spare_state(states[other]))
+                    self.send(worker, spare_state(states[lender]))
                 return

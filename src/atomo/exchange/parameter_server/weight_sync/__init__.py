@@ -1,7 +1,8 @@
-"""Weight syncs: a module for each value of `--down`. To add one, list it in MAKERS.
+"""Weight syncs: a module for each value of `--down`. A new module is listed in MAKERS.
 
-`weights` sends them whole, `updates` the frames that counted, and `auto` whichever is fewer bytes;
-the workers' weights are the same bits. `delta` sends coded differences, and workers lag behind.
+`weights` sends all weights, `updates` sends the counted gradient frames, and `auto` chooses the one
+with fewer bytes; the bits of the workers' weights are the same. `delta` sends coded differences, so
+that the workers' weights differ from the master's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,7 +53,7 @@ class SyncInputs:
     one_host: bool
     """True if all ranks are on one host."""
     state: Callable[[], Mapping[str, Tensor]]
-    """Returns the state of the master's optimiser."""
+    """Returns the state of the master's optimizer."""
     buckets: Sequence[Bucket]
     """Buckets of the weights, with the codecs of their differences, for `delta`."""
     coder: DifferenceCoder

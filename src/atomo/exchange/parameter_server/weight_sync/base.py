@@ -21,21 +21,21 @@ __all__ = ["CountedStep", "Replica", "WeightSync"]
 
 @runtime_checkable
 class Replica(Protocol):
-    """Weights with their optimiser, on the CPU: what a worker needs to repeat the master's steps.
+    """Weights on the CPU with their optimizer, on which a worker repeats the master's steps.
 
     Equal gradients, factors and states give equal bits.
     """
 
     weights: Float[Tensor, " n"]
-    """Stepped in place."""
+    """Flat weights, updated in place."""
     gradient: Float[Tensor, " n"]
     """Gradient of the next step."""
 
     def step(self, step: int, factor: float = 1.0) -> None:
-        """Takes step number `step`, `factor` times as long, with what lies in `gradient`."""
+        """Takes step number `step` with `gradient`, at `factor` times the learning rate."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the state of the optimiser."""
+        """Returns the state of the optimizer."""
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores a state of `state_dict`."""
@@ -44,16 +44,15 @@ class Replica(Protocol):
 @final
 @dataclass(frozen=True)
 class CountedStep:
-    """Step that the master took."""
+    """Step of the master with its counted gradients."""
 
     step: int
     counted: Mapping[int, Mapping[int, Bytes]]
-    """The frames of those that counted, by worker, in rank order, and by bucket."""
+    """Frames of the counted gradients by worker, in rank order, and by bucket."""
     factor: float
-    """On the learning rate."""
+    """Factor on the learning rate."""
     shares: tuple[float, ...] = ()
-    """The weight of each gradient in the step, or one for all, where that is not what it was at the
-    start."""
+    """Weight of each gradient, or one weight for all; empty: as at the start of the run."""
 
 
 class WeightSync(ABC):
@@ -77,16 +76,15 @@ class WeightSync(ABC):
         open step.
 
         Returns:
-            To whom, and what, in the order of sending. One of the frames for each worker has its
-            flag.
+            Rank and frame, in the order of sending. One frame for each worker has its flag.
         """
 
-    def commit(self, taken: CountedStep) -> None:
-        """Notes that the open step was taken: its weights are those of the next version."""
-        del taken
+    def commit(self, counted_step: CountedStep) -> None:
+        """Records that the master took the open step: the weights are now of the next version."""
+        del counted_step
 
     def reset_worker(self, worker: int) -> None:
-        """Forgets the version and the query of a worker that died or could not follow."""
+        """Deletes the version and the query of a worker that died or could not follow."""
         del worker
 
     def checkpoint_frames(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
@@ -101,9 +99,9 @@ class WeightSync(ABC):
         return False
 
     def on_hash(self, worker: int, frame: Bytes) -> None:
-        """Takes the hash of a worker's weights.
+        """Compares the hash of a worker's weights with the master's.
 
         Raises:
-            FrameError: nobody had asked, or it is none.
+            FrameError: no query is open, or the frame holds no hash.
         """
         del worker, frame

@@ -2,7 +2,7 @@
 
 Gruntkowska, Tyurin and Richtarik, "EF21-P and Friends", ICML 2023. The master has the weights x,
 all workers have w, and compute gradients at w. After a step the master sends C(x - w), where C is a
-contraction, and all ranks, the master included, add it to w. The error x - w is the only memory.
+contraction, and all ranks, the master included, add it to w. The error x - w is the only state.
 The proof is for SGD without momentum.
 """
 
@@ -32,7 +32,7 @@ SHORTEST: Final = 2  # workers in a chain
 
 @final
 class DeltaSync(FollowerSync):
-    """Sends differences to followers, and all weights to the other workers.
+    """Sync that sends differences to followers, and all weights to the other workers.
 
     Before a checkpoint the master sends all weights to every worker: the evaluated weights are then
     the workers' weights, and a resumed run starts from the same weights.
@@ -45,15 +45,15 @@ class DeltaSync(FollowerSync):
 
         Args:
             buckets: of the weights, with the codecs of their differences.
-            coder: makes the frames.
+            coder: encodes the differences.
             relays: True if workers forward frames, so that the master sends one copy.
         """
         super().__init__(relays)
         self._buckets, self._coder = buckets, coder
-        self._goal = torch.empty(0)  # x; the weights of the followers are w
+        self._target = torch.empty(0)  # x; the weights of the followers are w
 
     def open(self, step: int, weights: Float[Tensor, " n"]) -> None:
-        self._step, self._goal = step, weights
+        self._step, self._target = step, weights
         self._followers.newest = step - 1
         if not len(self._weights):
             self._weights = weights.clone()
@@ -67,18 +67,18 @@ class DeltaSync(FollowerSync):
 
     def _send_chain(self, workers: Sequence[int]) -> list[tuple[int, Bytes]]:
         """Sends the last difference to the followers that have all earlier differences."""
-        near = [w for w in workers if self._missed(w) and self._followers.behind(w) == 1]
-        if not self._relays or len(near) < SHORTEST:
+        chain = [w for w in workers if self._missed(w) and self._followers.versions_missed(w) == 1]
+        if not self._relays or len(chain) < SHORTEST:
             return []
-        frames = self._followers.last(near[0]) or []
-        for worker in near:
+        frames = self._followers.last(chain[0]) or []
+        for worker in chain:
             self._followers.join(worker)
-        return [*chain_frames(self._followers.newest, near, frames)]
+        return [*chain_frames(self._followers.newest, chain, frames)]
 
-    def commit(self, taken: CountedStep) -> None:
-        frames = [self._move(bucket, taken.step) for bucket in self._buckets]
+    def commit(self, counted_step: CountedStep) -> None:
+        frames = [self._encode_difference(bucket, counted_step.step) for bucket in self._buckets]
         self._snapshot = []
-        self._followers.advance(taken.step, lambda _: frames, self._weights.nbytes)
+        self._followers.advance(counted_step.step, lambda _: frames, self._weights.nbytes)
 
     def checkpoint_frames(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
         frames = {
@@ -86,27 +86,27 @@ class DeltaSync(FollowerSync):
             for worker in workers
             if (missed := self._missed(worker)) is not None
         }
-        self._weights.copy_(self._goal)
+        self._weights.copy_(self._target)
         self._snapshot = []
         for worker in workers:
             self._followers.join(worker)
-        return {worker: [*frames.get(worker, ()), *self._whole()] for worker in workers}
+        return {worker: [*frames.get(worker, ()), *self._snapshot_frames()] for worker in workers}
 
-    def _move(self, bucket: Bucket, version: int) -> Bytes:
-        """Returns the difference of one bucket, and adds it to w as the followers will."""
-        part = slice(bucket.offset, bucket.offset + bucket.size)
-        frame = self._coder.frame(bucket, self._goal[part], self._weights[part], version)
-        add_difference(bucket, frame, self._weights[part], version - 1)
+    def _encode_difference(self, bucket: Bucket, version: int) -> Bytes:
+        """Returns the difference of one bucket, and adds it to w as the followers do."""
+        span = slice(bucket.offset, bucket.offset + bucket.size)
+        frame = self._coder.frame(bucket, self._target[span], self._weights[span], version)
+        add_difference(bucket, frame, self._weights[span], version - 1)
         return frame
 
     def _missed(self, worker: int) -> list[Bytes] | None:
         follows = worker in self._followers and not self._hashes.is_unfit(worker)
         missed = self._followers.missed(worker) if follows else None
-        if missed is None or self._followers.behind(worker) <= 1:
+        if missed is None or self._followers.versions_missed(worker) <= 1:
             return missed
         return None if size(missed) > self._weights.nbytes else missed
 
-    def _whole(self) -> list[Bytes]:
+    def _snapshot_frames(self) -> list[Bytes]:
         """Returns all weights of the newest version."""
         if not self._snapshot:
             self._snapshot = [snapshot_frame(self._followers.newest, self._weights, {})]

@@ -1,4 +1,4 @@
-"""Coded differences of weights: frames that move equal weights to equal weights."""
+"""Coded differences of weights: a frame changes equal weights to equal weights."""
 
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -27,17 +27,22 @@ class DifferenceCoder:
     seed: int
 
     def frame(
-        self, bucket: Bucket, wanted: Float[Tensor, " n"], here: Float[Tensor, " n"], version: int
+        self,
+        bucket: Bucket,
+        target: Float[Tensor, " n"],
+        current: Float[Tensor, " n"],
+        version: int,
     ) -> Bytes:
-        """Returns the frame that moves a bucket from `here`, of the previous version, towards
-        `wanted`.
+        """Returns the frame that moves a bucket from `current`, of the previous version, towards
+        `target`.
         """
         sections = [torch.tensor([version - 1])]
         for part in bucket.parts:
-            goal = wanted[part.start : part.stop].view(part.shape)
-            start = here[part.start : part.stop].view(part.shape)
-            # w + (x - w) is not x where the difference is rounded; x itself takes as many bytes.
-            value = goal if is_exact(part) else goal - start
+            goal = target[part.start : part.stop].view(part.shape)
+            base = current[part.start : part.stop].view(part.shape)
+            # w + (x - w) is not exactly x, as the difference is rounded. A lossless codec encodes
+            # x itself, in as many bytes.
+            value = goal if is_exact(part) else goal - base
             sections += part.codec.sections(
                 part.codec.encode(value, self._generator(part, version))
             )
@@ -53,18 +58,18 @@ def add_difference(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], base:
     """Applies a frame to a bucket of weights of version `base`, in place.
 
     Raises:
-        FrameError: the frame is not one of this bucket, or leads on from another version.
+        FrameError: the frame is of another bucket, or starts at another version.
     """
     sections = iter(unpack(frame, [BASE, *bucket.fields]))
     if (base_version := next(sections).tolist()) != [base]:
         raise FrameError(
-            f"a difference from version {base_version} came; the weights are of {base}"
+            f"a difference from version {base_version} arrived; the weights are of version {base}"
         )
     for part in bucket.parts:
         payload = part.codec.assemble(sections)
-        move = replace if is_exact(part) else add
+        apply = replace if is_exact(part) else add
         try:
-            move(part, payload, out[part.start : part.stop].view(part.shape))
+            apply(part, payload, out[part.start : part.stop].view(part.shape))
         except CodecError as error:
             raise FrameError(f"bucket {bucket.number}: {error}") from error
 

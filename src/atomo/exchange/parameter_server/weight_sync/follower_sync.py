@@ -1,7 +1,7 @@
-"""Shared base of the syncs that send a follower the steps that it missed, and not all weights.
+"""Shared base of the syncs that send a follower only the steps that it missed.
 
-A follower is a worker that has the weights of some version. The master asks followers for the hash
-of their weights from time to time, and sends all weights to a follower whose hash differs.
+A follower is a worker that has the weights of some version. The master queries the hashes of the
+followers' weights periodically, and sends all weights to a follower with a different hash.
 """
 
 from abc import abstractmethod
@@ -64,11 +64,11 @@ class FollowerSync(WeightSync):
         """Returns the frames after which a worker computes the gradient of the open step.
 
         Args:
-            worker: the rank.
-            missed: the frames of the missed steps; None for a snapshot.
+            worker: rank.
+            missed: frames of the missed steps; None for a snapshot.
             flag: of the command.
         """
-        frames = self._whole() if missed is None else missed
+        frames = self._snapshot_frames() if missed is None else missed
         self._followers.join(worker)
         query = self._ask(worker) if self._hashes.due(self._followers.newest) else []
         return [*frames, *query, begin_frame(self._step, flag)]
@@ -77,5 +77,5 @@ class FollowerSync(WeightSync):
         return self._hashes.ask(worker, self._followers.newest, self._weights)
 
     @abstractmethod
-    def _whole(self) -> list[Bytes]:
+    def _snapshot_frames(self) -> list[Bytes]:
         """Returns a snapshot of the newest version."""

@@ -9,7 +9,7 @@ from atomo.wire import Bytes
 __all__ = ["FollowerLog", "StepFrames", "size"]
 
 StepFrames = Callable[[int], list[Bytes]]
-"""Returns the frames that lead a worker, by rank, from one version to the next."""
+"""Returns the frames that bring a worker, given by its rank, from one version to the next."""
 
 
 def size(frames: list[Bytes]) -> int:
@@ -19,37 +19,39 @@ def size(frames: list[Bytes]) -> int:
 
 @final
 class FollowerLog:
-    """At which version each follower is, and the way from there to the newest one.
+    """Log of the latest steps' frames, and the version of each follower's weights.
 
-    Beside the last step, only what a follower may still need is kept, and never more than a
-    snapshot is large: beyond that, the snapshot is the shorter way.
+    The log holds the last step, and earlier steps only while a follower lacks them and the log has
+    no more bytes than a snapshot: then the snapshot costs less.
     """
 
     def __init__(self) -> None:
         self.newest = 0
-        self._at: dict[int, int] = {}
-        self._log: deque[tuple[StepFrames, int]] = deque()  # the last leads to the newest; bytes
+        self._versions: dict[int, int] = {}
+        self._log: deque[tuple[StepFrames, int]] = (
+            deque()
+        )  # frames of a step and their bytes; the last is of the newest version
 
     def __contains__(self, worker: int) -> bool:
-        return worker in self._at
+        return worker in self._versions
 
     def join(self, worker: int) -> None:
         """Marks a worker as a follower at the newest version."""
-        self._at[worker] = self.newest
+        self._versions[worker] = self.newest
 
     def leave(self, worker: int) -> None:
         """Marks a worker as no follower."""
-        self._at.pop(worker, None)
+        self._versions.pop(worker, None)
 
     def advance(self, version: int, entry: StepFrames, snapshot_bytes: int) -> None:
-        """Adds a version after the newest, with the frames that lead there.
+        """Adds the next version with the frames that lead to it.
 
         Args:
             version: its number.
-            entry: what a worker at the version before needs.
-            snapshot_bytes: of what serves in place of all entries.
+            entry: frames for a worker at the previous version.
+            snapshot_bytes: size of a snapshot, bytes.
         """
-        oldest = min(self._at.values(), default=self.newest)
+        oldest = min(self._versions.values(), default=self.newest)
         self.newest = version
         self._log.append((entry, size(entry(0))))
         while len(self._log) > 1 and (
@@ -58,15 +60,15 @@ class FollowerLog:
         ):
             self._log.popleft()
 
-    def behind(self, worker: int) -> int:
-        """Returns the number of versions that a follower is behind."""
-        return self.newest - self._at[worker]
+    def versions_missed(self, worker: int) -> int:
+        """Returns the number of versions that a follower has missed."""
+        return self.newest - self._versions[worker]
 
     def missed(self, worker: int) -> list[Bytes] | None:
-        """Returns the frames that lead a follower to the newest version; None if only a snapshot
-        does.
+        """Returns the frames that bring a follower to the newest version; None if the log no longer
+        has them.
         """
-        steps = self.behind(worker)
+        steps = self.versions_missed(worker)
         if steps > len(self._log):
             return None
         entries = list(self._log)[len(self._log) - steps :]

@@ -1,4 +1,4 @@
-"""Ski rental: when to pay for a change that makes each step cheaper."""
+"""Ski rental: the decision to pay for a switch that makes each later step cheaper."""
 
 from typing import final
 
@@ -7,26 +7,26 @@ __all__ = ["SkiRental"]
 
 @final
 class SkiRental:
-    """Rents until the rent that was too much would have bought: never twice what was best.
+    """Switches once the excess cost of the current choice exceeds the cost of the switch.
 
-    The ski-rental rule (Karlin et al., "Competitive Snoopy Caching", 1988): whatever comes, the sum
-    that is paid is at most about twice what knowing the future would have cost.
+    This is the ski-rental rule of Karlin et al., "Competitive Snoopy Caching", 1988: the total cost
+    is at most about twice the cost of the best choices with knowledge of the future.
     """
 
     def __init__(self) -> None:
         self._regret = 0.0
 
-    def should_keep(self, here: int, there: int, change: int) -> bool:
-        """True to keep the current choice for one more step; False to change, which resets the
-        account.
+    def should_keep(self, current_cost: int, other_cost: int, switch_cost: int) -> bool:
+        """True to keep the current choice for one more step; False to switch, which resets the
+        excess cost.
 
         Args:
-            here: what the step costs without a change, bytes.
-            there: what it would cost had the change been made before.
-            change: what changing costs.
+            current_cost: cost of the step with the current choice, bytes.
+            other_cost: cost of the step with the other choice, bytes.
+            switch_cost: cost of the switch, bytes.
         """
-        self._regret = max(0.0, self._regret + here - there)
-        if self._regret <= change:
+        self._regret = max(0.0, self._regret + current_cost - other_cost)
+        if self._regret <= switch_cost:
             return True
         self._regret = 0.0
         return False

@@ -1,9 +1,9 @@
 """Weight sync that sends the gradient frames of a step, so that workers repeat the step, bit for
 bit.
 
-A follower is a worker that has the weights and the optimiser state of some version. It receives the
-counted frames of all other workers, in rank order, and the factor on the learning rate; it has kept
-its own frame. In a fresh run all workers are followers, as every rank builds the same weights from
+A follower is a worker that has the weights and the optimizer state of some version. It receives the
+counted frames of all other workers, in rank order, and the factor on the learning rate; it stored
+its own frames. In a new run all workers are followers, as every rank builds the same weights from
 the seed.
 """
 
@@ -27,14 +27,14 @@ from atomo.wire import Bytes, Flag
 
 __all__ = ["UpdateSync"]
 
-NOBODY: Final = 0  # no worker: of its frames none are left out
-SHORTEST: Final = 3  # workers in a chain; two get as many bytes without, and sooner
+NO_WORKER: Final = 0  # no rank of a worker: the frames of all workers are included
+SHORTEST: Final = 3  # workers in a chain; without one, two workers get the same bytes earlier
 
 
 @final
 class UpdateSync(FollowerSync):
-    """Sends updates to followers. With `chooses`, a worker follows only while that costs fewer
-    bytes than all weights.
+    """Sync that sends updates to followers. With `chooses`, a worker follows only while this costs
+    fewer bytes than all weights.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class UpdateSync(FollowerSync):
         """Starts without followers.
 
         Args:
-            state: returns the state of the master's optimiser, for snapshots.
-            chooses: True to send all weights to a worker where that is fewer bytes.
+            state: returns the state of the master's optimizer, for snapshots.
+            chooses: True to send all weights to a worker if they are fewer bytes.
             relays: True if workers forward frames, so that the master sends one copy.
         """
         super().__init__(relays)
@@ -63,7 +63,9 @@ class UpdateSync(FollowerSync):
     def commands(self, flags: Mapping[int, Flag]) -> list[tuple[int, Bytes]]:
         chain = self._chain([*flags])
         missed = {w: self._last(w) if w in chain else self._missed(w) for w in flags}
-        share = size(self._last(NOBODY)) // max(1, len(chain))  # of what all in it get at once
+        share = size(self._last(NO_WORKER)) // max(
+            1, len(chain)
+        )  # bytes of the chain for each member
         costs = {w: share if w in chain else self._cost(missed[w]) for w in flags}
         follows = {w: self._follows(w, costs[w], len(flags)) for w in flags}
         dense = {w: flag for w, flag in flags.items() if not follows[w]}
@@ -77,29 +79,33 @@ class UpdateSync(FollowerSync):
         return sent + self._dense.commands(dense)
 
     def _chain(self, workers: Sequence[int]) -> list[int]:
-        """Returns the followers that missed just one step; none if too few for a chain."""
-        near = [w for w in workers if w in self._followers and self._followers.behind(w) == 1]
-        return near if self._relays and len(near) >= SHORTEST else []
+        """Returns the followers that missed exactly one step; empty if too few for a chain."""
+        chain = [
+            w for w in workers if w in self._followers and self._followers.versions_missed(w) == 1
+        ]
+        return chain if self._relays and len(chain) >= SHORTEST else []
 
     def _send_chain(
         self, chain: Sequence[int], missed: dict[int, list[Bytes] | None]
     ) -> list[tuple[int, Bytes]]:
-        """Sends the last step to the chain; `missed` then holds nothing more for these workers."""
+        """Returns the frames of the last step to the chain, and clears `missed` for its workers."""
         if len(chain) < SHORTEST:
             return []
         missed |= {worker: [] for worker in chain}
-        frames = self._last(NOBODY)
+        frames = self._last(NO_WORKER)
         return [*chain_frames(self._followers.newest, chain, frames)]
 
     def _last(self, worker: int) -> list[Bytes]:
         return self._followers.last(worker) or []
 
     def _cost(self, frames: list[Bytes] | None) -> int:
-        return self._whole_bytes() if frames is None else size(frames)
+        return self._snapshot_bytes() if frames is None else size(frames)
 
-    def commit(self, taken: CountedStep) -> None:
+    def commit(self, counted_step: CountedStep) -> None:
         self._snapshot = []
-        self._followers.advance(taken.step, entry(taken), self._whole_bytes())
+        self._followers.advance(
+            counted_step.step, step_frames(counted_step), self._snapshot_bytes()
+        )
 
     def checkpoint_frames(self, workers: Sequence[int]) -> Mapping[int, list[Bytes]]:
         missed = {worker: self._missed(worker) for worker in workers}
@@ -116,59 +122,63 @@ class UpdateSync(FollowerSync):
         follow, or if a snapshot has fewer bytes.
         """
         missed = self._followers.missed(worker) if worker in self._followers else None
-        if missed is None or size(missed) > self._whole_bytes():
+        if missed is None or size(missed) > self._snapshot_bytes():
             return None
         return missed
 
-    def _follows(self, worker: int, cost: int, many: int) -> bool:
-        """Returns True if a worker follows from now on; `many` workers receive frames now.
+    def _follows(self, worker: int, cost: int, receivers: int) -> bool:
+        """Returns True if a worker follows from now on; `receivers` workers receive frames now.
 
         Args:
             worker: its rank.
             cost: bytes of the missed steps of a follower, and of a snapshot for another worker.
-            many: the number of workers that share the cost of forwarding.
+            receivers: number of workers that share the cost of forwarding.
         """
         if self._hashes.is_unfit(worker):
             return False
         if not self._chooses:
             return True
-        change = self._whole_bytes() - self._weights.nbytes
-        dense = self._weights.nbytes // (many if self._relays else 1)
+        switch_cost = self._snapshot_bytes() - self._weights.nbytes
+        dense = self._weights.nbytes // (receivers if self._relays else 1)
         following = worker in self._followers
         if following:
-            here, there = cost, dense
+            current_cost, other_cost = cost, dense
         else:
             last = self._last(worker)
-            chained = size(self._last(NOBODY)) // many if many >= SHORTEST else size(last)
-            here, there = dense, chained if last else dense
-        rent = self._ski_rentals.setdefault(worker, SkiRental())
-        return rent.should_keep(here, there, change) == following
+            chained = (
+                size(self._last(NO_WORKER)) // receivers if receivers >= SHORTEST else size(last)
+            )
+            current_cost, other_cost = dense, chained if last else dense
+        ski_rental = self._ski_rentals.setdefault(worker, SkiRental())
+        return ski_rental.should_keep(current_cost, other_cost, switch_cost) == following
 
-    def _whole(self) -> list[Bytes]:
+    def _snapshot_frames(self) -> list[Bytes]:
         """Returns a snapshot of the newest version."""
         if not self._snapshot:
             version = self._followers.newest
             self._snapshot = [snapshot_frame(version, self._weights, self._state())]
         return self._snapshot
 
-    def _whole_bytes(self) -> int:
+    def _snapshot_bytes(self) -> int:
         """Returns the approximate size of a snapshot."""
         return self._weights.nbytes + sum(tensor.nbytes for tensor in self._state().values())
 
 
-def entry(taken: CountedStep) -> StepFrames:
-    """Returns, for each worker, the frames of one step: the counted frames of the other workers,
-    and the list of all workers that counted.
+def step_frames(counted_step: CountedStep) -> StepFrames:
+    """Returns a function that gives a worker the frames of one step: the counted frames of the
+    other workers, and the UPDATE frame.
     """
-    update = update_frame(taken.step, [*taken.counted], taken.factor, taken.shares)
+    update = update_frame(
+        counted_step.step, [*counted_step.counted], counted_step.factor, counted_step.shares
+    )
 
     def frames(worker: int) -> list[Bytes]:
-        others = [
+        frames_of_others = [
             frames[bucket]
-            for rank, frames in taken.counted.items()
+            for rank, frames in counted_step.counted.items()
             if rank != worker
             for bucket in sorted(frames)
         ]
-        return [*others, update]
+        return [*frames_of_others, update]
 
     return frames

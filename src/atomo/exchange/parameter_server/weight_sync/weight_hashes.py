@@ -1,4 +1,4 @@
-"""Queries for the hash of workers' weights, and the comparison with the master's."""
+"""Queries for the hashes of workers' weights, and their comparison with the master's hash."""
 
 from collections import Counter
 from typing import Final, final
@@ -13,68 +13,72 @@ from atomo.wire import Bytes
 __all__ = ["CHECK_EVERY", "WeightHashes"]
 
 CHECK_EVERY: Final = 50  # steps between two comparisons of the weights
-PATIENCE: Final = 2  # a worker whose weights differ so often gets them whole from then on
+MAX_MISMATCHES: Final = 2  # after so many, a worker gets all weights at each step
 
 
 @final
 class WeightHashes:
-    """Queries, expected hashes, and workers whose weights differed."""
+    """Queries, expected hashes, and counts of mismatches by worker."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, int] = {}  # the version, by worker: never twice for the same
-        self._due: dict[int, tuple[int, bytes]] = {}
+        self._queried: dict[int, int] = {}  # last queried version by worker
+        self._expected: dict[int, tuple[int, bytes]] = {}
         self._latest = (-1, b"")
-        self._differed: Counter[int] = Counter()
+        self._mismatches: Counter[int] = Counter()
 
     def due(self, version: int) -> bool:
         """True if all workers are compared at this version."""
         return version > 0 and version % CHECK_EVERY == 0
 
     def ask(self, worker: int, version: int, weights: Float[Tensor, " n"]) -> list[Bytes]:
-        """Returns the query to a worker that should have these weights; empty if it was asked
-        already.
+        """Returns the query to a worker that should have these weights; empty if the worker has one
+        for this version already.
         """
-        if self._asked.get(worker) == version:
+        if self._queried.get(worker) == version:
             return []
         if self._latest[0] != version:
             self._latest = version, digest(weights)
-        self._asked[worker], self._due[worker] = version, self._latest
+        self._queried[worker], self._expected[worker] = version, self._latest
         return [hash_order(version)]
 
     def awaits(self, worker: int) -> bool:
         """True if a worker owes an answer."""
-        return worker in self._due
+        return worker in self._expected
 
     def cancel(self, worker: int) -> None:
         """Cancels the query of a worker."""
-        self._due.pop(worker, None)
+        self._expected.pop(worker, None)
 
     def is_unfit(self, worker: int) -> bool:
-        """True if a worker's weights differed too often for it to follow."""
-        return self._differed[worker] >= PATIENCE
+        """True if a worker had too many mismatches to follow."""
+        return self._mismatches[worker] >= MAX_MISMATCHES
 
     def difference(self, worker: int, frame: Bytes) -> str:
-        """Returns a note for the user about a worker's answer; empty if its weights are right.
+        """Returns a note for the user about a worker's answer; empty if the hashes are equal.
 
         Raises:
-            FrameError: the frame answers nothing that was asked.
+            FrameError: no query for this version is open.
         """
         version, weight_hash = read_hash(frame)
-        due = self._due.pop(worker, (None, b""))
-        if due[0] != version:
-            raise FrameError(f"worker {worker} sent a hash of version {version}; due: {due[0]}")
-        if weight_hash == due[1]:
+        expected = self._expected.pop(worker, (None, b""))
+        if expected[0] != version:
+            raise FrameError(
+                f"worker {worker} sent a hash of version {version}; due: {expected[0]}"
+            )
+        if weight_hash == expected[1]:
             return ""
-        self._differed[worker] += 1
+        self._mismatches[worker] += 1
         return note_of(worker, version, self.is_unfit(worker))
 
 
 def note_of(worker: int, version: int, unfit: bool) -> str:
     """Returns a note for the user about weights that differ from the master's."""
-    what = (
+    mismatch = (
         f"worker {worker} had other weights than the master after step {version}"
         if version
         else f"worker {worker} built other initial weights than the master"
     )
-    then = "it gets all weights at every step from now on" if unfit else "it gets the master's"
-    return f"{what} (another processor, or another version of PyTorch, rounds otherwise); {then}"
+    action = "it gets all weights at every step from now on" if unfit else "it gets the master's"
+    return (
+        f"{mismatch} (another processor, or another version of PyTorch, rounds otherwise); {action}"
+    )

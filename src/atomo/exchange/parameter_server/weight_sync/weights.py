@@ -1,4 +1,4 @@
-"""The plain way down: all weights, to every worker, at every step."""
+"""Weight sync that sends all weights to every worker at every step."""
 
 from collections.abc import Mapping
 from typing import final
@@ -18,22 +18,23 @@ __all__ = ["FullSync"]
 
 @final
 class FullSync(WeightSync):
-    """Workers need no optimiser, and no memory of what came before."""
+    """Sync of all weights: workers need neither an optimizer nor an earlier version."""
 
     def __init__(self, relays: bool = False, dtype: torch.dtype = torch.float32) -> None:
         """Creates the weight sync.
 
         Args:
-            relays: whether workers hand the weights on, so that one copy leaves the master.
-            dtype: what they travel as. The master keeps its own; workers get those rounded.
+            relays: True if workers forward frames, so that the master sends one copy.
+            dtype: of the weights in frames. The master keeps full precision; workers get rounded
+                weights.
         """
         self.notes = []
         self._relays, self._dtype = relays, dtype
         self._step, self._weights = 0, torch.empty(0)
-        self._frames: dict[Flag, Bytes] = {}  # of these weights
+        self._frames: dict[Flag, Bytes] = {}  # of the open step's weights, by flag
 
     def open(self, step: int, weights: Float[Tensor, " n"]) -> None:
-        # From a device in one go, whatever pieces they travel in.
+        # One copy from the device, even if the weights are sent in pieces.
         self._step, (self._weights,) = step, to_host([weights.to(self._dtype)])
         self._frames.clear()
 

@@ -133,10 +133,9 @@ class Uplink:
         self._compressor.agree(dict(zip(proposals, scales, strict=False)))
 
     def _encode(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        """Encodes and sends a bucket; with several threads, queues it and sends the encoded frames."""
-        context = self._streams.after_current_stream(
-            flat.device
-        )  # while the device goes on with the pass
+        """Encodes and sends a bucket; with several threads, queues it and sends encoded ones."""
+        # On a side stream, so that the device continues with the backward pass meanwhile.
+        context = self._streams.after_current_stream(flat.device)
         if self._pool is None:
             self._send(bucket, self._compress(context, bucket, flat))
             return

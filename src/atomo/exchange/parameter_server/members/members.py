@@ -168,7 +168,8 @@ class Members:
             else "share its samples from the next step on"
         )
         self.notes.append(
-            f"worker {worker} is gone; {remaining} of {self.count} workers continue, and {consequence}"
+            f"worker {worker} is gone; {remaining} of {self.count} workers continue, "
+            f"and {consequence}"
         )
 
     def _check_silence(self, pending: Sequence[int], label: str) -> None:

@@ -19,6 +19,7 @@ from atomo_cluster.ec2.aws.tags import (
 )
 
 __all__ = [
+    "ENDED",
     "LIVE",
     "STATES",
     "Disk",
@@ -32,6 +33,7 @@ __all__ = [
 
 WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 LIVE: Final = ("pending", "running", "stopping", "stopped")
+ENDED: Final = ("shutting-down", "terminated")
 STATES: Final = "instance-state-name"
 
 

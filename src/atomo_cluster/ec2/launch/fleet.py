@@ -4,24 +4,20 @@ import base64
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from atomo_cluster.ec2.aws.client import CAPACITY, Aws
+from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.tags import HOURS, LAUNCH, MACHINE, ROLE, ClusterTags, this_machine
 from atomo_cluster.ec2.hosts.user_data import user_data
 from atomo_cluster.ec2.images.published import Image
+from atomo_cluster.ec2.launch.capacity import NO_CAPACITY, SCARCE
 from atomo_cluster.ec2.places.network import Network
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError
 
-__all__ = ["SCARCE", "Order", "order_on_demand", "order_spot", "parameters", "refusals"]
+__all__ = ["Order", "order_on_demand", "order_spot", "parameters", "refusals"]
 
 PROFILE_TRIES, PROFILE_S = 12, 5.0
-NO_CAPACITY: Final = "UnfulfillableCapacity"
-# Another zone or type may do where these are the answer.
-SCARCE: Final = frozenset(
-    {NO_CAPACITY, *CAPACITY, "InsufficientCapacity", "SpotMaxPriceTooLow", "Unsupported"}
-)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from atomo_cluster.ec2.aws.profiles import hosts_name
 from atomo_cluster.ec2.aws.search import list_resources
 from atomo_cluster.ec2.aws.tags import LAUNCH
 from atomo_cluster.ec2.launch.attempts import Attempt
-from atomo_cluster.ec2.launch.fleet import SCARCE, Order, order_on_demand, order_spot, refusals
+from atomo_cluster.ec2.launch.capacity import first_available
+from atomo_cluster.ec2.launch.fleet import Order, order_on_demand, order_spot, refusals
 from atomo_cluster.ec2.launch.plan import Plan
 from atomo_cluster.ec2.places.network import Network, prepare_network
 from atomo_cluster.errors import CloudError, LeftBehind
@@ -50,20 +51,20 @@ def launch(aws: Aws, plan: Plan, cidr: str | None, say: Say) -> list[Instance]:
 
 
 def start_somewhere(aws: Aws, plan: Plan, cidr: str | None, mark: str, say: Say) -> list[str]:
-    """Makes one attempt after another until AWS has the capacity.
+    """Makes one attempt after another until AWS has the capacity; returns the new instances.
 
     Raises:
         CloudError: no attempt has capacity, or AWS refused for another reason.
     """
-    for attempt, following in zip(plan.attempts, (*plan.attempts[1:], None), strict=True):
-        try:
-            return start(aws, plan, attempt, cidr, mark, say)
-        except CloudError as error:
-            if following is None or error.code not in SCARCE:
-                raise
-            say(f"AWS has no {attempt.where} ({error.code}); next: {following.where}")
-            terminate_without_waiting(aws, plan.owned.filters(**{f"tag:{LAUNCH}": mark}))
-    return []
+
+    def clean_up(error: CloudError, attempt: Attempt, following: Attempt) -> None:
+        say(f"AWS has no {attempt.where} ({error.code}); next: {following.where}")
+        terminate_without_waiting(aws, plan.owned.filters(**{f"tag:{LAUNCH}": mark}))
+
+    def attempt_start(attempt: Attempt) -> list[str]:
+        return start(aws, plan, attempt, cidr, mark, say)
+
+    return first_available(plan.attempts, attempt_start, clean_up)[1]
 
 
 def start(

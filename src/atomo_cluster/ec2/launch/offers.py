@@ -9,7 +9,7 @@ from rich.table import Table
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.launch.fleet import SCARCE
+from atomo_cluster.ec2.launch.capacity import first_available
 from atomo_cluster.ec2.launch.launching import launch
 from atomo_cluster.ec2.launch.plan import Plan, make_plan
 from atomo_cluster.ec2.money.prices import format_usd
@@ -112,11 +112,11 @@ def launch_first_available(
         CloudError: no region has capacity, or AWS refused for another reason; all is as before.
         LeftBehind: a resource of a failed launch could not be deleted.
     """
-    for one, following in zip(found, (*found[1:], None), strict=True):
-        try:
-            return one, launch(one.run.aws, one.plan, cidr, run.say)
-        except CloudError as error:
-            if following is None or error.code not in SCARCE:
-                raise
-            run.say(f"{one.region} has no capacity ({error.code}); next: {following.region}")
-    raise ValueError("a launch without an offer")
+
+    def report(error: CloudError, offer: Offer, following: Offer) -> None:
+        run.say(f"{offer.region} has no capacity ({error.code}); next: {following.region}")
+
+    def attempt(offer: Offer) -> list[Instance]:
+        return launch(offer.run.aws, offer.plan, cidr, run.say)
+
+    return first_available(found, attempt, report)

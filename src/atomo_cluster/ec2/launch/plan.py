@@ -8,14 +8,14 @@ from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import ClusterTags
 from atomo_cluster.ec2.launch.attempts import Attempt, Group, attempts
-from atomo_cluster.ec2.money.prices import Prices, format_usd, prices, sum_known
+from atomo_cluster.ec2.money.prices import Prices, prices, sum_known
 from atomo_cluster.ec2.places.network import Subnet, find_subnet
 from atomo_cluster.ec2.places.zones import places, require_types
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER, ROLES, WORKER
-from atomo_cluster.errors import ConfigError, NotReady
+from atomo_cluster.errors import ConfigError
 
-__all__ = ["Plan", "check_total", "limit_excess", "make_plan", "spot_types"]
+__all__ = ["Plan", "make_plan", "spot_types"]
 
 BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 
@@ -111,28 +111,6 @@ def spot_types(cluster: Cluster) -> tuple[str, ...]:
     """Lists the types that may be launched as spot instances."""
     types = {MASTER: (cluster.master_type,), WORKER: cluster.worker_types}
     return tuple(type for role in ROLES if cluster.spot(role) for type in types[role])
-
-
-def check_total(plan: Plan, ended: float | None) -> None:
-    """Raises NotReady if the cluster may cost more than max_usd, or its cost is unknown.
-
-    Args:
-        plan: the running hosts and those to launch.
-        ended: USD spent on hosts that have ended; None: unknown.
-    """
-    if told := limit_excess(plan.cluster.max_usd, sum_known([plan.total, ended])):
-        raise NotReady(f"{told}; take fewer hosts or hours, a spot_price, or another max_usd")
-
-
-def limit_excess(limit: float | None, most: float | None) -> str:
-    """Returns why a cost exceeds the limit or is unknown; empty if it is within the limit."""
-    if limit is None or (most is not None and most <= limit):
-        return ""
-    if most is None:
-        return (f"max_usd is {format_usd(limit)}, and AWS does not say what the cluster may cost "
-                "(`iam --check` tells whether pricing:GetProducts is allowed)")  # fmt: skip
-    bound = f"the cluster may cost {format_usd(most)} until its fuses"
-    return f"{bound}, and max_usd is {format_usd(limit)}"
 
 
 def subnet_of_running(aws: Aws, cluster: Cluster, running: Sequence[Instance]) -> Subnet:

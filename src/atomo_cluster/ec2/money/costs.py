@@ -5,25 +5,29 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-from atomo_cluster.ec2.aws.inventory import LIVE, Disk, Instance, instances, volumes
+from atomo_cluster.ec2.aws.inventory import ENDED, LIVE, Disk, Instance, instances, volumes
 from atomo_cluster.ec2.images.baked import snapshots
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.money.ledger import LedgerEntry, life_key, read_entries, record_entries
 from atomo_cluster.ec2.money.prices import MONTH_H, Prices, prices, snapshot_month, sum_known
+from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError
 
 __all__ = [
-    "ENDED",
     "STOPPED",
+    "Bill",
     "Cost",
     "all_costs",
+    "bill",
+    "bound_entry",
+    "cost_except",
     "ended_usd",
+    "ledger_entry",
     "of_images",
     "record_before_start",
     "with_ledger",
 ]
 
-ENDED: Final = ("shutting-down", "terminated")
 STOPPED: Final = "stopped"
 
 
@@ -82,21 +86,80 @@ def entry(host: Instance, cost: Cost) -> LedgerEntry:
     """Returns the ledger entry of a host; a stopped host's cost is spread over its whole life."""
     over, now, hours = host.state in ENDED, datetime.now(timezone.utc), cost.hours
     until = host.launched + timedelta(hours=hours) if over else host.fuse
-    known = over and host.ended is not None
     if host.state == STOPPED:
         until, hours = now + timedelta(hours=host.max_hours), hours_of(now - host.launched)
     hourly = cost.usd_so_far / hours if cost.usd_so_far and hours else cost.usd_per_hour
+    return ledger_entry(host, until, over and host.ended is not None, hourly)
+
+
+def bound_entry(host: Instance, known: Prices, cluster: Cluster, now: datetime) -> LedgerEntry:
+    """Returns the ledger entry of a host, with an upper bound on its price.
+
+    The price is the list price or `spot_price`. The master looks at the hosts all the time: a host
+    of unknown end ended now.
+    """
+    over = host.state in ENDED
+    limit = cluster.spot_price if host.spot else None
+    address = known.address_hour if over or host.public_ip else 0.0
+    disk = known.disk_hour(cluster.volume_gb)
+    hourly = sum_known([known.most([host.type], limit), disk, address])
+    return ledger_entry(host, end_of(host, now) if over else host.fuse, over, hourly)
+
+
+def ledger_entry(host: Instance, until: datetime, ended: bool, hourly: float | None) -> LedgerEntry:
+    """Returns the ledger entry of a host."""
     return LedgerEntry(host.id, host.owner, host.type, host.launched.isoformat(), until.isoformat(),
-                 known, hourly)  # fmt: skip
+                       ended, hourly)  # fmt: skip
 
 
-def cost_from_ledger(one: LedgerEntry) -> Cost:
+def end_of(host: Instance, now: datetime) -> datetime:
+    """Returns the end of an ended host; where EC2 does not say when, its fuse or now."""
+    return min(host.ended or now, host.fuse, now)
+
+
+def cost_from_ledger(life: LedgerEntry) -> Cost:
     """Returns the cost of a host that EC2 no longer knows."""
     now = datetime.now(timezone.utc)
-    end = min(now, datetime.fromisoformat(one.until))
-    hours = max(0.0, (end - datetime.fromisoformat(one.launched)).total_seconds() / 3600)
-    total = None if one.usd_per_hour is None else hours * one.usd_per_hour
-    return Cost(one.id, one.type, ENDED[-1], hours, 0.0, total, total)
+    total = life.usd(now)
+    return Cost(life.id, life.type, ENDED[-1], life.hours(now), 0.0, total, total)
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Upper bounds on the cost of the whole cluster, in USD; None: the price of a host is unknown.
+
+    The master computes it from the ledger, so that `max_usd` holds without any other machine.
+    """
+
+    usd: float | None  # so far, ended hosts included
+    usd_per_hour: float | None  # now
+
+
+def bill(lives: Sequence[LedgerEntry], now: datetime) -> Bill:
+    """Sums the cost of all hosts, past and present.
+
+    >>> begin, end = "2026-01-01T00:00:00+00:00", "2026-01-01T02:00:00+00:00"
+    >>> ended = LedgerEntry("i-1", "ana", "m5.large", begin, end, True, 0.5)
+    >>> runs = LedgerEntry("i-2", "ana", "m5.large", begin, "2026-01-01T08:00:00+00:00", False, 0.5)
+    >>> bill([ended, runs], datetime.fromisoformat("2026-01-01T03:00:00+00:00"))
+    Bill(usd=2.5, usd_per_hour=0.5)
+    """
+    live = [life for life in lives
+            if not life.ended and datetime.fromisoformat(life.until) > now]  # fmt: skip
+    return Bill(
+        usd=sum_known([life.usd(now) for life in lives]),
+        usd_per_hour=sum_known([life.usd_per_hour for life in live]),
+    )
+
+
+def cost_except(
+    lives: Sequence[LedgerEntry], running: Sequence[Instance], now: datetime
+) -> float | None:
+    """Returns the cost of all hosts except the running ones, even if their ends are unknown."""
+    excluded = {life_key(host.id, host.launched.isoformat()) for host in running}
+    return sum_known(
+        [life.usd(now) for life in lives if life_key(life.id, life.launched) not in excluded]
+    )
 
 
 def priced(run: Run, hosts: Sequence[Instance]) -> Prices:
@@ -110,7 +173,7 @@ def of_host(run: Run, host: Instance, disks: Sequence[Disk], known: Prices) -> C
     """Returns the cost of a host. Disks of an ended host count with their configured size."""
     now = datetime.now(timezone.utc)
     over, asleep = host.state in ENDED, host.state == STOPPED
-    until = min(host.ended or now, host.fuse if over else now, now)
+    until = end_of(host, now) if over else min(host.ended or now, now)
     hours = hours_of(until - host.launched)
     mine = [disk.gb for disk in disks if disk.host == host.id]
     disk = known.disk_hour(sum(mine) if mine else run.cluster.volume_gb)

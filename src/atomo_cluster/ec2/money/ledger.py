@@ -37,6 +37,15 @@ class LedgerEntry:
     ended: bool  # whether the end is known
     usd_per_hour: float | None  # with disk and address, at the last look; None: AWS did not say
 
+    def hours(self, now: datetime) -> float:
+        """Returns the hours of this life until now."""
+        end = min(now, datetime.fromisoformat(self.until))
+        return max(0.0, (end - datetime.fromisoformat(self.launched)).total_seconds() / 3600)
+
+    def usd(self, now: datetime) -> float | None:
+        """Returns the cost of this life until now, in USD; None: unknown."""
+        return None if self.usd_per_hour is None else self.usd_per_hour * self.hours(now)
+
 
 def life_key(id: str, launched: str) -> str:
     """Returns the key of a host's life: EC2 counts the launch time from the last start."""

@@ -8,30 +8,28 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, final
 
-from atomo_cluster.ec2.aws.inventory import LIVE, Instance, instances
+from atomo_cluster.ec2.aws.inventory import ENDED, LIVE, Instance, instances
+from atomo_cluster.ec2.hosts.fuses import burn_fuse
 from atomo_cluster.ec2.hosts.progress import Steps
-from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.setup import SetupContext, bootstrap, run_commands
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import launch
 from atomo_cluster.ec2.launch.plan import Plan, make_plan
+from atomo_cluster.ec2.money.budget import check_replacement
+from atomo_cluster.ec2.money.costs import Bill, bill, bound_entry, cost_except
 from atomo_cluster.ec2.money.ledger import LedgerEntry, read_entries, record_entries
-from atomo_cluster.ec2.money.prices import Prices, format_usd, prices, sum_known
-from atomo_cluster.ec2.supervisor.bill import Bill, bill, cost_except, entries
+from atomo_cluster.ec2.money.prices import Prices, prices
 from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of, to_host
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
 __all__ = ["HostPool"]
 
-ENDED: Final = ("shutting-down", "terminated")
 SILENT: Final = timedelta(seconds=60)  # a host that lets nobody in for so long is dead
 PRICES_LAST: Final = timedelta(minutes=10)
 PROBE_S: Final = 3.0
 SHORTEST_H: Final = 0.2  # what is left of the fuse, for a host to be worth its start
 SSH: Final = 22
-BURN_S: Final = 60.0
-FUSE: Final = SCRIPTS / "extend.sh"
 Reachable = Callable[[Instance], bool]
 
 
@@ -105,7 +103,7 @@ class HostPool:
     def _note(self, found: list[Instance], now: datetime) -> None:
         """Records hosts in the ledger, with upper bounds on their prices."""
         settings, known = self._run.cluster, self._known({one.type for one in found}, now)
-        listed = entries(found, known, settings.spot_price, settings.volume_gb, now)
+        listed = [bound_entry(host, known, settings, now) for host in found]
         with suppress(ConfigError):  # a full disk is no reason to look no further
             record_entries(settings, self._run.owned.owner, listed)
 
@@ -139,7 +137,7 @@ class HostPool:
             raise NotReady(f"{left_h * 60:.0f} minutes are left until the fuse: no new hosts")
         shorter = replace(run.cluster, max_hours=left_h, max_usd=None)
         plan = replace(make_plan(run.aws, shorter, run.owned), admitted=self._public)
-        self._afford(plan, now)
+        self._check_budget(plan, now)
         before = {one.id for one in self.hosts}
         found = launch(run.aws, plan, None, run.say)
         self.hosts, fresh = found, {one.id for one in found} - before
@@ -163,17 +161,12 @@ class HostPool:
             commands = self._run.cluster.pre_commands
             steps.on(new, "before", lambda host: run_commands(site, host, commands))
 
-    def _afford(self, plan: Plan, now: datetime) -> None:
+    def _check_budget(self, plan: Plan, now: datetime) -> None:
         limit = self._run.cluster.max_usd
         if limit is None:
             return
         self.bill(now)
-        most = sum_known([cost_except(self._noted(), plan.running, now), plan.total])
-        if most is None:  # it has said so at the launch, and will again
-            raise CloudError("AWS does not say what new hosts would cost")
-        if most > limit:
-            told = f"with new hosts the cluster may cost {format_usd(most)} until the fuse"
-            raise NotReady(f"{told}, and max_usd is {format_usd(limit)}")
+        check_replacement(limit, [cost_except(self._noted(), plan.running, now), plan.total])
 
     def end(self, roles: Sequence[str]) -> list[str]:
         """Terminates the hosts of these roles, the master last.
@@ -198,8 +191,8 @@ class HostPool:
             raise cause
         known = [to_host(self._run, number, one) for number, one in enumerate(self.hosts)]
         hosts = [host for host in reversed(known) if host.role in roles]
-        ssh, script = ssh_of(self._run), FUSE.read_bytes()
-        told = [ssh.run(host, "sudo -n bash -s -- 0", script, BURN_S) for host in hosts]
-        if any(answer.code for answer in told):
+        ssh = ssh_of(self._run)
+        answers = [burn_fuse(ssh, host) for host in hosts]  # all of them, also after a failure
+        if any(answer.code for answer in answers):
             raise cause
         return [host.id for host in hosts]

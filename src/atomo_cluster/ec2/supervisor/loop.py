@@ -7,8 +7,8 @@ from typing import Final, Protocol, final, runtime_checkable
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.hosts.ssh import Host
+from atomo_cluster.ec2.money.costs import Bill
 from atomo_cluster.ec2.settings.terms import ROLES, WORKER
-from atomo_cluster.ec2.supervisor.bill import Bill
 from atomo_cluster.ec2.supervisor.decision import Action, Decision, Limits, Observation, decide
 from atomo_cluster.ec2.supervisor.event_log import (
     DONE,

@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from atomo_cluster.ec2.hosts.fuses import pause_script
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
-from atomo_cluster.ec2.hosts.stop_start import pause_script
 from atomo_cluster.ec2.hosts.user_data import LARGEST, user_data
 from atomo_cluster.ec2.settings.cluster import Cluster
 

@@ -8,7 +8,7 @@ import pytest
 from cluster.ec2.support.cloud import Reply, everything, refusal, write_cluster
 
 from atomo_cluster.ec2.aws.tags import CLUSTER, OWNER
-from atomo_cluster.ec2.commands.clusters.extend import SCRIPT
+from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.ssh import Answer
 
 pytestmark = pytest.mark.slow
@@ -298,7 +298,7 @@ def test_the_fuse_moves_within_the_budget(ec2, cloud, folder, monkeypatch):
     cloud.on("CreateTags", refusal("RequestLimitExceeded"))
     done = ec2("extend", "9.9", "--max-usd", "3.4", "--json")
     assert done.code == 0, done.err
-    assert asked == [("sudo -n bash -s --", SCRIPT.read_bytes())] * 3
+    assert asked == [("sudo -n bash -s --", (SCRIPTS / "extend.sh").read_bytes())] * 3
     ends = {one["id"]: one["until"] for one in json.loads((folder / LEDGER).read_text())}
     assert ends == {host["id"]: host["fuse"].replace(" ", "T") for host in done.record}
     hours = [host["max_hours"] for host in ec2("status", "--json").record["hosts"]]

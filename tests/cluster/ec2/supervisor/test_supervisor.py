@@ -7,8 +7,8 @@ import pytest
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.hosts.ssh import Host
+from atomo_cluster.ec2.money.costs import Bill, bill
 from atomo_cluster.ec2.money.ledger import LedgerEntry
-from atomo_cluster.ec2.supervisor.bill import Bill, bill
 from atomo_cluster.ec2.supervisor.decision import Action, Limits, Observation, decide
 from atomo_cluster.ec2.supervisor.event_log import EventLog
 from atomo_cluster.ec2.supervisor.loop import Supervisor

@@ -8,13 +8,13 @@ from typing import Final
 
 from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.aws.tags import HOURS
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
+from atomo_cluster.ec2.hosts.fuses import extended, move_fuse, tag_hours
 from atomo_cluster.ec2.hosts.host_files import host_records
-from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.ssh import Answer, Host, on_all_hosts
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.launch.plan import check_total, make_plan
+from atomo_cluster.ec2.launch.plan import make_plan
+from atomo_cluster.ec2.money.budget import check_budget
 from atomo_cluster.ec2.money.costs import ended_usd
 from atomo_cluster.ec2.money.ledger import record_fuses
 from atomo_cluster.ec2.targets.each_host import finish
@@ -28,7 +28,6 @@ HELP: Final = """\
 Moves the fuse of every running host: they end so many hours from now. It may be given again, and
 never makes a fuse earlier. Where a host cannot be reached, its old fuse holds."""
 LONGEST_H: Final = 720.0
-SCRIPT: Final = SCRIPTS / "extend.sh"
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -40,16 +39,16 @@ def arguments(parser: ArgumentParser) -> None:
 def run(run: Run) -> int:
     if not 0.1 <= run.options.hours <= LONGEST_H:
         raise ConfigError(f"HOURS must be from 0.1 to {LONGEST_H:g}, got {run.options.hours:g}")
-    found = instances(run.aws, run.owned, ["running"])
-    if not found:
+    hosts = instances(run.aws, run.owned, ["running"])
+    if not hosts:
         raise CloudError(f"cluster {run.cluster.name} has no running hosts; `launch` starts them")
     until = datetime.now(timezone.utc) + timedelta(hours=run.options.hours)
-    later = [moved(host, until) for host in found]
+    later = [extended(host, until) for host in hosts]
     if run.cluster.max_usd is not None:
-        plan = make_plan(run.aws, run.cluster, run.owned)
-        check_total(replace(plan, running=tuple(later)), ended_usd(run))
-    told(run, later)
-    answers = on_hosts(run, found, until)
+        plan = replace(make_plan(run.aws, run.cluster, run.owned), running=tuple(later))
+        check_budget(run.cluster.max_usd, [plan.total, ended_usd(run)])
+    record_later_fuses(run, later)
+    answers = on_hosts(run, hosts, until)
     if any(answer.code for answer in answers):
         run.say("where it fails the fuse stays as it was, and `extend` again moves it")
     finish(answers, shown=False)
@@ -58,19 +57,7 @@ def run(run: Run) -> int:
     return 0
 
 
-def moved(host: Instance, until: datetime) -> Instance:
-    """Returns the host with its later fuse.
-
-    Raises:
-        ConfigError: its present fuse is later.
-    """
-    if host.fuse > until:
-        raise ConfigError(f"the fuse of {host.id} is at {host.fuse:%F %R} UTC, which is later "
-                          "already; give more HOURS")  # fmt: skip
-    return replace(host, max_hours=(until - host.launched).total_seconds() / 3600)
-
-
-def told(run: Run, later: Sequence[Instance]) -> None:
+def record_later_fuses(run: Run, later: Sequence[Instance]) -> None:
     """Tags the hosts with their new fuses, before the hosts learn of them.
 
     The order keeps the cost bound from ever being too low.
@@ -79,9 +66,8 @@ def told(run: Run, later: Sequence[Instance]) -> None:
         CloudError: AWS refused. No host was contacted, and no fuse has moved.
     """
     for host in later:
-        tag = {"Key": HOURS, "Value": f"{host.max_hours:.4f}"}
         try:
-            run.aws.call("ec2.create_tags", Resources=[host.id], Tags=[tag])
+            tag_hours(run.aws, host.id, host.max_hours)
         except CloudError as error:
             raise CloudError(f"{error}; no fuse has moved, whatever `status` says: `extend` again "
                              "moves them", error.code) from error  # fmt: skip
@@ -91,17 +77,16 @@ def told(run: Run, later: Sequence[Instance]) -> None:
         run.say(f"not written down: {error}")
 
 
-def on_hosts(run: Run, found: Sequence[Instance], until: datetime) -> list[Answer]:
+def on_hosts(run: Run, hosts: Sequence[Instance], until: datetime) -> list[Answer]:
     """Moves the fuses on the hosts."""
     ssh = ssh_of(run)
     keys = host_keys(run, ssh)
-    command, script = f"sudo -n bash -s -- {int(until.timestamp())}", SCRIPT.read_bytes()
 
-    def one(host: Host) -> Answer:
+    def move(host: Host) -> Answer:
         try:
             keys.pin(host)
         except RemoteError as error:
             return Answer(host, 255, "", str(error))
-        return ssh.run(host, command, script)
+        return move_fuse(ssh, host, until)
 
-    return on_all_hosts(hosts_of(run, found), one)
+    return on_all_hosts(hosts_of(run, hosts), move)

@@ -13,8 +13,9 @@ from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import dry_run
 from atomo_cluster.ec2.launch.offers import checked_offers, launch_first_available, offers
-from atomo_cluster.ec2.launch.plan import Plan, check_total
-from atomo_cluster.ec2.money.costs import ended_usd
+from atomo_cluster.ec2.launch.plan import Plan
+from atomo_cluster.ec2.money.budget import check_budget
+from atomo_cluster.ec2.money.costs import ended_usd, ledger_entry
 from atomo_cluster.ec2.money.ledger import LedgerEntry, clear_entries, record_entries
 from atomo_cluster.ec2.money.prices import sum_known
 from atomo_cluster.ec2.places.network import allowed_cidr
@@ -69,16 +70,15 @@ def priced(plan: Plan, host: Instance) -> LedgerEntry:
     """Returns the ledger entry of a new host, with its present price."""
     disk = plan.prices.disk_hour(plan.cluster.volume_gb)
     parts = [plan.prices.hourly(host.type, host.spot, host.zone), disk, plan.address(plan.subnet)]
-    launched, fuse = host.launched.isoformat(), host.fuse.isoformat()
-    return LedgerEntry(host.id, host.owner, host.type, launched, fuse, ended=False,
-                       usd_per_hour=sum_known(parts))  # fmt: skip
+    return ledger_entry(host, host.fuse, False, sum_known(parts))
 
 
 def check(run: Run, plan: Plan) -> None:
     """Runs every check, and reports unknown results."""
     if plan.groups and run.cluster.max_usd is not None:
         # Who launches where nothing runs begins anew: `cost` forgets what was before.
-        check_total(plan, ended_usd(run) if plan.running else 0.0)
+        ended = ended_usd(run) if plan.running else 0.0
+        check_budget(plan.cluster.max_usd, [plan.total, ended])
     findings = validate(CheckContext(run.aws, run.cluster, run.owned))
     refuse(findings)
     for finding in findings:

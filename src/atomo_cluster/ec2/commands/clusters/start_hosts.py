@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Final
 
+from atomo_cluster.ec2.aws.instance_states import STOPPED_STATES, start_instances
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
-from atomo_cluster.ec2.hosts.stop_start import STOPPED_STATES, start_instances
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.launch.plan import limit_excess
+from atomo_cluster.ec2.money.budget import check_budget
 from atomo_cluster.ec2.money.costs import all_costs, record_before_start, with_ledger
 from atomo_cluster.ec2.money.ledger import file_of
 from atomo_cluster.ec2.money.prices import format_usd, sum_known
-from atomo_cluster.errors import CloudError, ConfigError, NotReady
+from atomo_cluster.errors import CloudError, ConfigError
 
 HELP: Final = """\
   pytorch_ec2.py start_hosts
@@ -56,15 +56,9 @@ def show(run: Run, asleep: Sequence[Instance]) -> None:
         run.say(f"{one.id} {one.type} {one.role}: starts, and ends itself {one.max_hours:.1f} h "
                 "later")  # fmt: skip
     costs = with_ledger(run, all_costs(run))
-    most = sum_known([one.usd_until_fuse for one in costs])
-    run.say(f"at most {format_usd(most)} until the fuses, with what the cluster has cost")
-    check_budget(run, most)
-
-
-def check_budget(run: Run, most: float | None) -> None:
-    """Raises NotReady if the cluster may cost more than max_usd, or its cost is unknown."""
-    if told := limit_excess(run.cluster.max_usd, most):
-        raise NotReady(f"{told}; `shutdown` ends it, or give another max_usd")
+    bound = sum_known([one.usd_until_fuse for one in costs])
+    run.say(f"at most {format_usd(bound)} until the fuses, with what the cluster has cost")
+    check_budget(run.cluster.max_usd, [bound], "`shutdown` ends it, or give another max_usd")
 
 
 def wake(run: Run, asleep: Sequence[Instance]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from atomo_cluster.ec2.aws.bucket import Bucket
+from atomo_cluster.ec2.aws.instance_states import STOPPED_STATES
 from atomo_cluster.ec2.aws.inventory import Instance, instances, namesakes, namesakes_text
 from atomo_cluster.ec2.aws.search import find_resources
 from atomo_cluster.ec2.commands.clusters.own_hosts import show_own
@@ -16,7 +17,6 @@ from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.hosts.delete_images import image_line
 from atomo_cluster.ec2.hosts.host_files import alias, host_records
 from atomo_cluster.ec2.hosts.host_keys import HostKeys
-from atomo_cluster.ec2.hosts.stop_start import STOPPED_STATES
 from atomo_cluster.ec2.images.baked import BakedImage, baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table

@@ -4,19 +4,13 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Final
 
+from atomo_cluster.ec2.aws.instance_states import RUNNING_STATES, STOPPED_STATES, stop_instances
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.clusters.resize import end
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
+from atomo_cluster.ec2.hosts.fuses import pause_fuses, resume_fuses, tag_remaining_hours
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.ssh import Host
-from atomo_cluster.ec2.hosts.stop_start import (
-    RUNNING_STATES,
-    STOPPED_STATES,
-    pause_fuses,
-    resume_fuses,
-    stop_instances,
-    tag_remaining_hours,
-)
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import check_idle
 from atomo_cluster.ec2.money.costs import all_costs, with_ledger

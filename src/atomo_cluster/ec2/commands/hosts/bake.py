@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances
+from atomo_cluster.ec2.hosts.fuses import keep_fuse_script
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, on_all_hosts
-from atomo_cluster.ec2.hosts.user_data import LIBRARY, write
 from atomo_cluster.ec2.images.baked import BakedImage, baked, create
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import check_idle
@@ -70,12 +70,10 @@ def one_of_each(run: Run, hosts: Sequence[Instance]) -> list[tuple[Instance, Ins
 
 def scrub(ssh: Ssh, hosts: Sequence[Host], checkout: str) -> list[Answer]:
     """Removes from hosts the data that other hosts must not have; the fuses of the hosts stay."""
-    fuse = write(f"{LIBRARY}/fuse.sh", (SCRIPTS / "fuse.sh").read_text())
-    marked = f'{fuse}\nexec bash "$ATOMO_ROOT{LIBRARY}/fuse.sh" 0\n'.encode()
-    script = (SCRIPTS / "scrub.sh").read_bytes()
+    fuse, script = keep_fuse_script(), (SCRIPTS / "scrub.sh").read_bytes()
 
     def one(host: Host) -> Answer:
-        answer = ssh.run(host, "sudo -n bash -s", marked, SCRUB_S)
+        answer = ssh.run(host, "sudo -n bash -s", fuse, SCRUB_S)
         return answer if answer.code else ssh.run(host, f"bash -s -- {checkout}", script, SCRUB_S)
 
     return on_all_hosts(hosts, one)

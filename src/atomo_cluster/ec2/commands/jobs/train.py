@@ -20,7 +20,8 @@ from atomo_cluster.ec2.jobs.control import (
     stop_job,
 )
 from atomo_cluster.ec2.jobs.job import script_of
-from atomo_cluster.ec2.launch.plan import check_total, make_plan
+from atomo_cluster.ec2.launch.plan import make_plan
+from atomo_cluster.ec2.money.budget import check_budget
 from atomo_cluster.ec2.money.costs import ended_usd
 from atomo_cluster.ec2.supervisor.handover import package
 from atomo_cluster.ec2.targets.each_host import finish, on_each
@@ -92,7 +93,8 @@ def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
         raise ConfigError("supervise: yes looks after one job, and has no --queue")
     check_free(run, master)
     if run.cluster.max_usd is not None:  # which then holds by the fuses alone, if the master dies
-        check_total(make_plan(run.aws, run.cluster, run.owned), ended_usd(run))
+        plan = make_plan(run.aws, run.cluster, run.owned)
+        check_budget(run.cluster.max_usd, [plan.total, ended_usd(run)])
     command = f"bash {run.cluster.remote_dir}/tools/remote_script.sh supervise"
     answer = ssh_of(run).run(master, command, package(run, words), INSTALL_S)
     answer.checked("starting the supervisor")

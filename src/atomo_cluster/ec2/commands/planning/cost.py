@@ -4,9 +4,10 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Final
 
+from atomo_cluster.ec2.aws.inventory import ENDED
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
-from atomo_cluster.ec2.money.costs import ENDED, STOPPED, Cost, all_costs, of_images, with_ledger
+from atomo_cluster.ec2.money.costs import STOPPED, Cost, all_costs, of_images, with_ledger
 from atomo_cluster.ec2.money.prices import format_usd, sum_known
 
 HELP: Final = """\

@@ -177,4 +177,5 @@ def proxy_of(run: Run) -> str:
 
 def host_keys(run: Run, ssh: Ssh) -> HostKeys:
     """Returns the pinned host keys, with the source of new keys."""
-    return HostKeys(ssh, (lambda host: set()) if run.options.hostfile else console_keys(run.aws))
+    listed = getattr(run.options, "hostfile", None)  # `shutdown` has no such option
+    return HostKeys(ssh, (lambda host: set()) if listed else console_keys(run.aws))

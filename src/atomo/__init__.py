@@ -11,7 +11,7 @@ vote for sign codecs:
 >>> memory = atomo.make_memory("residual")  # one for each worker
 >>> frame = atomo.encode(torch.ones(3), "topk(ratio=0.3)", seed=0, memory=memory)
 >>> workers = [torch.tensor([5.0, -1.0]), torch.tensor([0.1, 2.0]), torch.tensor([0.1, -9.0])]
->>> atomo.average([atomo.encode(one, "signsgd", seed=0) for one in workers])
+>>> atomo.average([atomo.encode(gradient, "signsgd", seed=0) for gradient in workers])
 tensor([ 1., -1.])
 """
 
@@ -90,7 +90,7 @@ __all__ = [
     "wrap_optimizer",
 ]
 
-# Looked up when they are asked for: a command is then ready for Ctrl-C before it imports PyTorch,
+# A name is imported when it is first used: a command then handles Ctrl-C before it imports PyTorch,
 # which takes seconds.
 HOMES = {
     "codecs": "atomo.codecs",
@@ -130,16 +130,16 @@ HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # a checker would take any name for one that is there
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """Returns a public name, from the room where it lives, or a room."""
+        """Imports and returns a public name or a public package."""
         if name not in HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        room = import_module(HOMES[name])
-        return room if HOMES[name] == f"{__name__}.{name}" else getattr(room, name)
+        home = import_module(HOMES[name])
+        return home if HOMES[name] == f"{__name__}.{name}" else getattr(home, name)
 
 
 def __dir__() -> list[str]:
-    """Returns the public names, and no others."""
+    """Returns only the public names."""
     return sorted(__all__)

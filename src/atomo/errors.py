@@ -1,24 +1,24 @@
-"""Errors of this package, and the exit code with which each ends a command.
+"""Errors of this package, and the exit code of a command that ends with each error.
 
 * AtomoError             1
   + ConfigError          2   a setting is unknown, missing, out of range or contradicts another
-  + DataError            3   a data set is missing, incomplete or not what it should be
+  + DataError            3   a data set is missing, incomplete or malformed
   + CheckpointError      4   a checkpoint cannot be written, read or continued from
-    - CheckpointGone         it is not there, or no longer (in `training.checkpoint`)
-    - FolderTaken            another process writes in the run's folder (in `training.ownership`)
+    - CheckpointGone         the checkpoint does not exist, or was deleted
+    - FolderTaken            another process writes in the run's folder
   + TransportError       5   bytes did not arrive
-    - PeerLost               the process at the other end is gone
-    - DeadlineExpired        it is there, but did not answer in time
+    - PeerLost               the process at the other end has ended
+    - DeadlineExpired        the process at the other end did not answer in time
   + Diverged             6   the loss is no longer a finite number
   + CodecError           7   a gradient cannot be encoded, or a payload cannot be decoded
-  + FrameError           7   bytes are not the frame that they should be
-  + ReplicasDiffer       8   ranks that take the same steps came to other weights
-  + TooFewWorkers        9   workers were lost, and fewer are left than the run may go on with
+  + FrameError           7   bytes are not the expected frame
+  + ReplicasDiffer       8   ranks that take the same steps have different weights
+  + TooFewWorkers        9   workers were lost, and fewer remain than the run needs
 
-A rank that has done all it had to, and that MPI does not let go, ends with 14.
-Inside, kernels raise ValueError where what they were given does not fit; codecs translate it. A
-command that was interrupted (Ctrl-C) ends with 130. Anything else that escapes is a defect of this
-package: exit code 1, with its traceback.
+A rank that has finished its work, but hangs in MPI's finalize, ends with 14. A command that was
+interrupted (Ctrl-C) ends with 130. Any other exception that ends a command is a defect of this
+package: exit code 1, with a traceback. Kernels raise ValueError for arguments that do not fit;
+codecs translate ValueError into CodecError.
 """
 
 from enum import Enum
@@ -45,7 +45,7 @@ CUT_OFF = 14  # SIGALRM's number: see `transports.exit_alarm`
 
 
 class AtomoError(Exception):
-    """Base class of the errors that a caller has to expect."""
+    """Base class of the errors that a caller may need to handle."""
 
     exit_code: ClassVar[int] = 1
 
@@ -57,7 +57,7 @@ class ConfigError(AtomoError):
 
 
 class DataError(AtomoError):
-    """A data set is missing, incomplete or not what it should be."""
+    """A data set is missing, incomplete or malformed."""
 
     exit_code = 3
 
@@ -75,7 +75,7 @@ class TransportError(AtomoError):
 
 
 class PeerLost(TransportError):
-    """The process at the other end is gone."""
+    """The process at the other end has ended."""
 
     def __init__(self, rank: int, doing: str) -> None:
         super().__init__(f"rank {rank} is gone; it was lost while {doing}")
@@ -93,17 +93,17 @@ class Diverged(AtomoError):
 
 
 class FrameFault(str, Enum):
-    """In which way bytes are not the frame that they should be: refusals are counted by it."""
+    """Kind of fault in a frame; refused frames are counted by kind."""
 
-    DAMAGED = "damaged"  # no frame, cut off, or with another checksum
-    TWICE = "twice"  # it came already
-    STALE = "stale"  # of another step than its sender was given
-    STRANGE = "strange"  # of another kind, sender, bucket, codec or version
+    DAMAGED = "damaged"  # no frame, truncated, or a wrong checksum
+    TWICE = "twice"  # a duplicate
+    STALE = "stale"  # of a step that its sender was not assigned
+    STRANGE = "strange"  # an unexpected kind, sender, bucket, codec or version
     INCOMPLETE = "incomplete"  # a gradient without some of its buckets
-    MALFORMED = "malformed"  # sections of other numbers, types or sizes, or lengths that lie
-    INDICES = "indices"  # out of range, repeated, or not as many as it says
-    NUMBERS = "numbers"  # NaN or infinity, or in a report out of bounds
-    PAYLOAD = "payload"  # anything else that a codec cannot decode
+    MALFORMED = "malformed"  # unexpected number, types or sizes of sections, or wrong lengths
+    INDICES = "indices"  # out of range, repeated, or another number of them than declared
+    NUMBERS = "numbers"  # NaN or infinity, or a report's value out of bounds
+    PAYLOAD = "payload"  # any other payload that a codec cannot decode
 
 
 class CodecError(AtomoError):
@@ -118,7 +118,7 @@ class CodecError(AtomoError):
 
 
 class FrameError(AtomoError):
-    """Bytes are not the frame that they should be."""
+    """Bytes are not the expected frame."""
 
     exit_code = 7
 
@@ -128,12 +128,12 @@ class FrameError(AtomoError):
 
 
 class ReplicasDiffer(AtomoError):
-    """Ranks that take the same steps came to other weights."""
+    """Ranks that take the same steps have different weights."""
 
     exit_code = 8
 
 
 class TooFewWorkers(AtomoError):
-    """Workers were lost, and fewer are left than the run may go on with."""
+    """Workers were lost, and fewer remain than the run needs."""
 
     exit_code = 9

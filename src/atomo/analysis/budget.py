@@ -1,8 +1,8 @@
-"""`--code auto`: among which codecs it chooses, and what they may lose.
+"""Candidates of `--code auto`, and the error that their codecs may have.
 
-Codecs share a memory, so that there are two families: without one, of which the errors are noise
-that averages out, and with one that feeds back what was not sent, for which a codec need only be a
-contraction. `--memory` names one of them; otherwise both are tried.
+The codecs of a run share a memory, so that there are two families. Without a memory, codecs are
+unbiased: their errors are noise that averages out. With a memory that feeds back what was not sent,
+a codec need only be a contraction. `--memory` selects a family; otherwise both are tried.
 """
 
 from collections.abc import Iterator
@@ -22,8 +22,9 @@ FED_BACK: Final = (
     "bf16", "efsignsgd", "svd(rank=3, selection=top)", "topk(ratio=0.1)", "topk(ratio=0.01)",
     "topk(ratio=0.001)",
 )  # fmt: skip
-SUMMED: Final = ("randk(ratio=0.5)", "randk(ratio=0.1)")  # what else adds up on its way
-# docs/convergence.md has what errors cost; the second is also what arrives within two steps.
+SUMMED: Final = ("randk(ratio=0.5)", "randk(ratio=0.1)")  # payloads that an allreduce can sum
+# docs/convergence.md measures the cost of errors. With an error of 0.5 and feedback, most of a
+# gradient arrives within two steps.
 PLAIN_BUDGET: Final = 0.1
 FED_BACK_BUDGET: Final = 0.5
 
@@ -31,7 +32,7 @@ FED_BACK_BUDGET: Final = 0.5
 @final
 @dataclass(frozen=True)
 class Family:
-    """Codecs that go with one memory, the first without any error."""
+    """Codecs that go with the same memory, the first without any error."""
 
     memory: str
     codecs: tuple[Codec[Any], ...]
@@ -43,16 +44,16 @@ def families(settings: Settings, memory: str) -> list[Family]:
 
     Args:
         settings: with `--code auto`.
-        memory: the one that it must have; auto: any.
+        memory: the memory of the run; "auto": any.
     """
     momentum = settings.optimizer == "sgd" and settings.momentum > 0
     names = ("none", "dgc" if momentum else "residual") if memory == "auto" else (memory,)
-    found = [family(settings, name) for name in names]
-    return [one for one in found if one.codecs]
+    candidates = [family(settings, name) for name in names]
+    return [candidate for candidate in candidates if candidate.codecs]
 
 
 def family(settings: Settings, memory: str) -> Family:
-    """Returns all that goes with one memory."""
+    """Returns the family of a memory."""
     feeds_back = kind_of(memory).feeds_back
     default = FED_BACK_BUDGET if feeds_back else PLAIN_BUDGET
     budget = default if settings.error_budget is None else settings.error_budget
@@ -64,10 +65,10 @@ def family(settings: Settings, memory: str) -> Family:
 def compatible_codecs(
     settings: Settings, memory: str, specs: tuple[str, ...]
 ) -> Iterator[Codec[Any]]:
-    """Yields those that the rest of the settings goes with."""
+    """Yields the codecs that are compatible with all other settings."""
     for spec in specs:
         try:
-            found = replace(settings, code=spec, memory=memory).resolved()
+            resolved = replace(settings, code=spec, memory=memory).resolved()
         except ConfigError:
             continue
-        yield make_codec(found.code)
+        yield make_codec(resolved.code)

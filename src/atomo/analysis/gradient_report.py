@@ -24,14 +24,14 @@ BINS = 64
 
 
 def column(text: str) -> Any:
-    """Returns a figure, and what it is, for the legend under a table."""
+    """Returns a field with its description for the legend under a table."""
     return field(metadata={"help": text})
 
 
 @final
 @dataclass(frozen=True)
 class Layer:
-    """One parameter's gradient in numbers."""
+    """Statistics of one parameter's gradient."""
 
     name: str
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class Layer:
 
 
 def layers(gradient: Mapping[str, Tensor]) -> list[Layer]:
-    """Returns every parameter's gradient, in order."""
+    """Returns the statistics of every parameter's gradient, in order."""
     return [layer(name, tensor) for name, tensor in gradient.items()]
 
 
@@ -68,8 +68,8 @@ def layer(name: str, tensor: Tensor) -> Layer:
 
 
 def singular_values(tensor: Tensor) -> Float[Tensor, " r"]:
-    """Computes the singular values, descending, of the matrix with a row per output channel; of a
-    vector, its norm.
+    """Returns the singular values of the matrix with a row per output channel, descending; the norm
+    of a vector.
     """
     if tensor.ndim < 2:
         norm: Tensor = tensor.norm()
@@ -97,15 +97,15 @@ def histogram_entropy(tensor: Tensor) -> float:
 @final
 @dataclass(frozen=True)
 class Cluster:
-    """One of the clusters that `lss` would make of the whole gradient."""
+    """A cluster of `lss` on the whole gradient."""
 
-    centre: float = column("the mean that stands for a cluster of the whole gradient")
-    share: float = column("share of all entries that lie in it")
+    centre: float = column("mean of the cluster's entries")
+    share: float = column("share of all entries in the cluster")
     entropy: float = column("bits an entry of the cluster, of a histogram like that of a layer")
 
 
 def clusters(gradient: Mapping[str, Tensor], seed: int = 1) -> list[Cluster]:
-    """Returns the clusters that hold anything, by their centres."""
+    """Returns the clusters that are not empty, by their centres."""
     generator = Generator().manual_seed(seed)
     flat = torch.cat([tensor.flatten() for tensor in gradient.values()])
     model = train_clusters(sample(flat, generator), SIDES, generator)
@@ -116,12 +116,12 @@ def clusters(gradient: Mapping[str, Tensor], seed: int = 1) -> list[Cluster]:
 @final
 @dataclass(frozen=True)
 class EncodingErrors:
-    """Relative errors of one encoding, ||sent - gradient|| / ||gradient||, by kind of entry."""
+    """Relative errors of one encoding, ||decoded - gradient|| / ||gradient||, by kind of entry."""
 
     spec: str = column("the codec, with the settings that are not its defaults")
     frame_bytes: int = column("the whole message, as it travels")
     everything: float = column(
-        "norm of what one encoding lost over norm of the gradient; a memory makes up for it later"
+        "norm of one encoding's error over norm of the gradient; a memory sends the error later"
     )
     positive: float = column("the same over the positive entries alone")
     negative: float = column("the same over the negative ones")
@@ -132,36 +132,34 @@ class EncodingErrors:
 def reconstruct(
     codec: Codec[Any], gradient: Mapping[str, Tensor], seed: int = 1
 ) -> tuple[Float[Tensor, " n"], Float[Tensor, " n"], int]:
-    """Returns the flat gradient, what arrives of it through the wire, and the bytes
-    that this took.
-    """
+    """Returns the flat gradient, the gradient decoded from its frame, and the frame's bytes."""
     (bucket,) = plan([(name, t.shape) for name, t in gradient.items()], codec, ONE)
-    wanted = torch.cat([gradient[slot.name].flatten() for slot in bucket.slots])
+    flat = torch.cat([gradient[slot.name].flatten() for slot in bucket.slots])
     compressor = Compressor(NoMemory(), Compression(), worker=1, seed=seed)
-    frame = compressor.compress(bucket, wanted.clone(), 1)
-    sent = torch.zeros_like(wanted)
+    frame = compressor.compress(bucket, flat.clone(), 1)
+    sent = torch.zeros_like(flat)
     add_frame(bucket, frame, sent, 1.0)
-    return wanted, sent, frame.size
+    return flat, sent, frame.size
 
 
 def losses(codec: Codec[Any], gradient: Mapping[str, Tensor]) -> EncodingErrors:
     """Encodes a gradient once and measures the error by kind of entry."""
-    wanted, sent, size = reconstruct(codec, gradient)
-    magnitude = wanted.abs()
+    flat, sent, size = reconstruct(codec, gradient)
+    magnitude = flat.abs()
     rank = max(1, round(BIG * magnitude.numel()))
     big = magnitude > magnitude.kthvalue(rank).values
     return EncodingErrors(
         str(codec),
         size,
-        share(wanted, sent, torch.ones_like(big)),
-        share(wanted, sent, wanted > 0),
-        share(wanted, sent, wanted < 0),
-        share(wanted, sent, big),
-        share(wanted, sent, ~big),
+        share(flat, sent, torch.ones_like(big)),
+        share(flat, sent, flat > 0),
+        share(flat, sent, flat < 0),
+        share(flat, sent, big),
+        share(flat, sent, ~big),
     )
 
 
-def share(wanted: Tensor, sent: Tensor, which: Bool[Tensor, " n"]) -> float:
-    """Returns the relative error over some of the entries."""
-    error = (sent - wanted)[which].norm() / wanted[which].norm().clamp_min(1e-30)
+def share(flat: Tensor, sent: Tensor, mask: Bool[Tensor, " n"]) -> float:
+    """Returns the relative error over the entries in `mask`."""
+    error = (sent - flat)[mask].norm() / flat[mask].norm().clamp_min(1e-30)
     return float(error)

@@ -1,8 +1,8 @@
 """Costs and errors of codecs on given gradients: the figures of `atomo bench`.
 
-Times are those of the real path: memory, encoding, packing and checksum on one side, checking,
-unpacking and adding up on the other. They are given as ratios to a copy of the same gradient, taken
-in the same breath, because absolute times say more about the machine than about the codec.
+Times are those of the real path: memory, encoding, packing and checksum in the sender; checking,
+unpacking and adding in the receiver. Tables show ratios to the time of a copy of the same gradient,
+measured right beside, because absolute times say more about the machine than about the codec.
 """
 
 import time
@@ -33,12 +33,12 @@ class Measurement:
 
     spec: str
     entries: int
-    dense_entries: int  # of them in vectors so small that they travel dense under any codec
+    dense_entries: int  # entries in small vectors, which are dense with any codec
     frame_bytes: int
     encode_s: float
     decode_s: float  # decoded and added to a sum
     copy_s: float
-    relative_error: float  # ||sent - wanted|| / ||wanted||, of the first encoding
+    relative_error: float  # ||decoded - gradient|| / ||gradient||, of the first encoding
 
     @property
     def bits_per_entry(self) -> float:
@@ -65,9 +65,9 @@ def measure_codec(
     """Encodes and decodes `gradient` as training would, with the memory that the codec needs.
 
     Args:
-        codec: what to measure.
+        codec: the codec to measure.
         gradient: float32 tensors by parameter name, in forward order.
-        repetitions: how often each direction is timed, after one time that is not.
+        repetitions: number of timed runs of each direction; one more comes before, not timed.
         compression: blosc's settings.
     """
     shapes = [(name, tensor.shape) for name, tensor in gradient.items()]
@@ -99,7 +99,7 @@ def measure_codec(
 def encoder(
     codec: Codec[Any], compression: Compression | None
 ) -> Callable[[Bucket, Float[Tensor, " n"], int], Bytes]:
-    """Returns a worker's side of one bucket, with a fresh memory."""
+    """Returns a function that encodes a bucket as a worker does, with a new memory."""
     memory = MEMORIES[default_memory(codec)]()
     compressor = Compressor(memory, compression or Compression(), worker=1, seed=0)
 
@@ -116,7 +116,7 @@ def copy_time(tensor: Tensor, repetitions: int = 5) -> float:
 
 
 def timed(body: Callable[[], object]) -> float:
-    """Measures how long `body` takes, seconds."""
+    """Returns the seconds that `body` takes."""
     started = time.perf_counter()
     body()
     return time.perf_counter() - started

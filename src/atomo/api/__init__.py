@@ -1,8 +1,12 @@
 """Tensors to self-describing bytes and back, with any codec, outside a training run.
 
-`given` checks what a caller hands in, `description` says in the frame what is in it, and `limits`
-bounds what a stranger's frame may cost; `coding` and `decoding` put them together, and `encoder`
-keeps from call to call what a loop would make anew at every step.
+validate.py     checks of the arguments
+description.py  the description of the tensors in a frame
+limits.py       limits on the memory and the work that an untrusted frame may cost
+encoding.py     `atomo.encode`
+decoding.py     `atomo.decode` and `atomo.average`
+encoder.py      `atomo.Encoder`, which reuses buffers from step to step
+scratch.py      the buffer of `Encoder` for one tensor
 """
 
 from atomo.api.decoding import average, decode

@@ -37,7 +37,7 @@ def decode(
     most_entries: int = MOST_ENTRIES,
     most_bytes: int = MOST_BYTES,
 ) -> Any:
-    """Rebuilds what `encode` was given, less what its codec dropped.
+    """Decodes the tensors in a frame of `encode`; a lossy codec decodes approximations.
 
     >>> from atomo.api import encode
     >>> data, room = encode(torch.ones(3), "fp16", seed=0), torch.empty(3)
@@ -47,18 +47,19 @@ def decode(
     True
 
     Args:
-        data: bytes from anywhere: they are checked before anything is allocated, and what they may
-            cost is bounded: see `atomo.api.limits`.
-        out: a tensor, or a list of them, to write into and return, of the shapes in the frame. In
-            float32 nothing else is allocated for the result. After an error it may hold anything.
-        most_entries: refuse frames that declare more than this many entries in all. The work that
-            is done is bounded by this and by the bytes that came.
-        most_bytes: refuse frames that may take more memory than this, result included.
+        data: bytes from any sender. They are checked before anything is allocated, and their cost
+            is limited: see `atomo.api.limits`.
+        out: a tensor, or a list of tensors, to write into and return, of the shapes in the frame.
+            If `out` is float32, nothing else is allocated for the result. After an error the
+            contents of `out` are undefined.
+        most_entries: limit on the number of entries that a frame declares in all. This limit and
+            the size of the frame bound the work of decoding.
+        most_bytes: limit on the memory in bytes that decoding may take, result included.
 
     Raises:
-        FrameError: these bytes are no frame that `encode` made, ask for more than that, or hold
-            tensors of other shapes than `out`.
-        CodecError: `data` is no bytes, or `out` no tensors.
+        FrameError: the bytes are no frame of `encode`, exceed a limit, or hold tensors of other
+            shapes than `out`.
+        CodecError: `data` is not bytes, or `out` is not tensors.
     """
     frame = opened(as_frame(data), most_entries, most_bytes)
     return mean_of([frame], out)
@@ -87,88 +88,98 @@ def average(
     most_entries: int = MOST_ENTRIES,
     most_bytes: int = MOST_BYTES,
 ) -> Any:
-    """Aggregates what several workers encoded: the mean, or the vote of codecs that vote.
+    """Aggregates the frames of several workers: the mean, or a majority vote for sign codecs.
 
     `signsgd` and `signum` decode to 1 and -1; their aggregate is the sign of the majority, and 0
-    where it is a tie.
+    for a tie.
 
     >>> from atomo.api import encode
     >>> average([encode(torch.full((2,), value), "sgd", seed=0) for value in (1.0, 2.0)])
     tensor([1.5000, 1.5000])
 
     Args:
-        frames: one of each worker, of the same tensors and codec.
-        out: as of `decode`; where gradients are, say.
-        most_entries: as of `decode`, for each frame.
-        most_bytes: as of `decode`, for each frame.
+        frames: a frame of each worker, of the same tensors and codec.
+        out: as for `decode`; for example the `.grad` of the parameters.
+        most_entries: as for `decode`, for each frame.
+        most_bytes: as for `decode`, for each frame.
 
     Raises:
-        FrameError: as of `decode`, or the frames are not of the same tensors and codec.
-        CodecError: there are none, or something else was given.
+        FrameError: as for `decode`, or the frames are not of the same tensors and codec.
+        CodecError: `frames` is empty, or is not a list of frames.
     """
-    return mean_of([opened(one, most_entries, most_bytes) for one in as_frames(frames)], out, True)
+    return mean_of(
+        [opened(frame, most_entries, most_bytes) for frame in as_frames(frames)], out, True
+    )
 
 
 def mean_of(frames: Sequence[Opened], out: Any, finish: bool = False) -> Any:
-    """Computes the mean of frames, in `out` if given, and aggregates it on request."""
+    """Returns the mean of frames, in `out` if there is one.
+
+    Args:
+        frames: of the same tensors and codec.
+        out: the tensors to write into, or None.
+        finish: True to aggregate several workers' frames: a vote for codecs that vote.
+    """
     about = frames[0][0]
-    for other, _, _ in frames:
-        check_same(about, other)
-    given = given_out(about, out)
+    for description, _, _ in frames:
+        check_same(about, description)
+    targets = given_out(about, out)
     totals: list[Tensor] = []
     for frame in frames:
         parts = parts_of(frame)
-        totals = totals or rooms(about, given)  # not before the first frame is seen to be in order
+        totals = totals or rooms(about, targets)  # allocated only after the first frame is checked
         for (codec, payload), total in zip(parts, totals, strict=True):
             add_payload(codec, payload, total)
     for total in totals if finish else ():
         about.coder(total.shape).finish(total.div_(len(frames)))
     fitted = [fit(total, about, place) for place, total in enumerate(totals)]
-    if given is None:
+    if targets is None:
         return fitted[0] if about.single else fitted
-    for target, total in zip(given, fitted, strict=True):
-        target.copy_(total)  # itself, where it was the room
+    for target, total in zip(targets, fitted, strict=True):
+        target.copy_(total)  # no copy of a target that was the buffer of the sum
     return out
 
 
 def given_out(about: Description, out: Any) -> list[Tensor] | None:
-    """Returns the tensors to write into, detached; None if there are none."""
+    """Returns the tensors of `out`, detached; None without `out`."""
     if out is None:
         return None
-    given = [tensor.detach() for tensor in as_tensors(out, "out")]
+    targets = [tensor.detach() for tensor in as_tensors(out, "out")]
     shapes = [shape for _, shape in about.tensors]
-    if isinstance(out, Tensor) != about.single or [one.shape for one in given] != shapes:
+    if isinstance(out, Tensor) != about.single or [target.shape for target in targets] != shapes:
         raise FrameError(
             f"the frame holds {listed(shapes, about.single)}; out is "
-            f"{listed([one.shape for one in given], isinstance(out, Tensor))}"
+            f"{listed([target.shape for target in targets], isinstance(out, Tensor))}"
         )
-    return given
+    return targets
 
 
 def listed(shapes: Sequence[torch.Size], single: bool) -> str:
     """Formats shapes for an error."""
-    some = [tuple(shape) for shape in shapes[:3]]
-    more = ", ..." if len(shapes) > len(some) else ""
-    words = ", ".join(map(str, some))
-    return f"one tensor of {words}" if single else f"a list of {len(shapes)}: {words}{more}"
+    shown = [tuple(shape) for shape in shapes[:3]]
+    ellipsis = ", ..." if len(shapes) > len(shown) else ""
+    words = ", ".join(map(str, shown))
+    return f"one tensor of {words}" if single else f"a list of {len(shapes)}: {words}{ellipsis}"
 
 
-def rooms(about: Description, given: Sequence[Tensor] | None) -> list[Tensor]:
-    """Zeros to add to, in float32: what was given, where it is that."""
-    if given is None:
+def rooms(about: Description, targets: Sequence[Tensor] | None) -> list[Tensor]:
+    """Returns float32 buffers of zeros for the sums: the targets themselves if they are float32."""
+    if targets is None:
         return [torch.zeros(shape) for _, shape in about.tensors]
     return [
-        one.zero_() if one.dtype is torch.float32 else torch.zeros(one.shape, device=one.device)
-        for one in given
+        target.zero_()
+        if target.dtype is torch.float32
+        else torch.zeros(target.shape, device=target.device)
+        for target in targets
     ]
 
 
-def check_same(about: Description, other: Description) -> None:
-    """Raises FrameError where two frames cannot be averaged."""
-    if other != about:
+def check_same(about: Description, description: Description) -> None:
+    """Raises FrameError if two frames cannot be averaged."""
+    if description != about:
         raise FrameError(
-            f"frames of one average must be of the same tensors and codec: {other.codec} of "
-            f"{other.tensors[:3]} is not {about.codec} of {about.tensors[:3]}"
+            f"frames of one average must be of the same tensors and codec: {description.codec} of "
+            f"{description.tensors[:3]} is not {about.codec} of {about.tensors[:3]}"
         )
 
 
@@ -186,29 +197,28 @@ def fit(decoded: Tensor, about: Description, place: int) -> Tensor:
 
     Random rounding may exceed the largest number of that dtype. Such an entry becomes the largest
     number, the nearest to the decoded one: infinity would end a training run.
-
-    What rounding at random put beyond the largest number of that dtype becomes that number: the
-    nearest to what was decoded, and of use where infinity would end a training run.
     """
     dtype, shape = about.tensors[place]
-    if Law.LOSSLESS not in about.coder(shape).laws:  # which sends infinity where it was given it
-        most = min(torch.finfo(kind).max for kind in (dtype, torch.float32))
-        decoded = decoded.clamp_(-most, most)
+    if (
+        Law.LOSSLESS not in about.coder(shape).laws
+    ):  # a lossless codec sends an infinity of its input
+        largest = min(torch.finfo(kind).max for kind in (dtype, torch.float32))
+        decoded = decoded.clamp_(-largest, largest)
     return decoded.to(dtype)
 
 
 def parts_of(opened: Opened) -> list[tuple[Codec[Any], Any]]:
     """Returns the codec and the payload of each tensor, checked against the description."""
     about, frame, limits = opened
-    left = limits.left_for_sections(about.tensors)
+    budget = limits.left_for_sections(about.tensors)
     coders = [(about.coder(shape), shape) for _, shape in about.tensors]
     fields = [field for codec, shape in coders for field in codec.fields(shape)]
-    tensors = unpack(frame, fields, left)
-    left -= sum(tensor.nbytes for tensor in tensors)
+    tensors = unpack(frame, fields, budget)
+    budget -= sum(tensor.nbytes for tensor in tensors)
     sections = iter(tensors)
     payloads = [codec.assemble(sections) for codec, _ in coders]
     parts = zip(coders, payloads, strict=True)
-    limits.check_costs((codec.cost(payload, shape) for (codec, shape), payload in parts), left)
+    limits.check_costs((codec.cost(payload, shape) for (codec, shape), payload in parts), budget)
     return [(codec, payload) for (codec, _), payload in zip(coders, payloads, strict=True)]
 
 

@@ -27,14 +27,14 @@ class Form(IntFlag):
 @final
 @dataclass(frozen=True)
 class Description:
-    """All that decoding must know."""
+    """The codec, the dtypes and the shapes of the tensors in a frame."""
 
     codec: Codec[Any]
     single: bool  # one tensor, not a list of one
     tensors: tuple[tuple[torch.dtype, Size], ...]
     dense_below: int | None = None
-    """Vectors of fewer entries are dense. None, in the frames of the first release: those that
-    a codec for matrices could not take then, whatever their size."""
+    """Vectors of fewer entries are dense. None for a frame of the first release: with a codec for
+    matrices, vectors of any size are dense."""
 
     def coder(self, shape: Size) -> Codec[Any]:
         """Returns the codec for a tensor of this shape."""
@@ -62,12 +62,12 @@ def parse_description(cursor: Cursor, most_tensors: int) -> Description:
     """Decodes a description from untrusted bytes.
 
     Raises:
-        FrameError: it is none, or one of more tensors.
+        FrameError: the bytes are no description, or declare more than `most_tensors` tensors.
     """
     try:
         codec = make_codec(cursor.string())
     except ConfigError as error:
-        raise FrameError(f"the frame names no codec of ours: {error}") from error
+        raise FrameError(f"the frame names no codec of this version: {error}") from error
     form = cursor.byte()
     if form > Form.SINGLE | Form.BOUNDED:
         raise FrameError(
@@ -79,7 +79,7 @@ def parse_description(cursor: Cursor, most_tensors: int) -> Description:
         raise FrameError(f"a single tensor declared as {count}")
     if count > most_tensors:
         raise FrameError(f"{count} tensors; at most {most_tensors} accepted (`most_bytes`)")
-    # Every tensor consumes bytes, so that a hostile count ends with them.
+    # Every tensor consumes bytes: a hostile count ends with an error at the end of the bytes.
     tensors = tuple(read_tensor(cursor) for _ in range(count))
     return Description(codec, bool(form & Form.SINGLE), tensors, dense_below)
 

@@ -1,4 +1,4 @@
-"""`atomo.Encoder`: what a worker encodes at every step, in room that it keeps."""
+"""`atomo.Encoder`: encodes a worker's tensors at every step, in buffers that are reused."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ from atomo.wire.buffer import longest_head
 __all__ = ["Encoder"]
 
 AUTO: Final = "auto"
-STEP: Final = "/step"  # in a state: no parameter has a name like this
+STEP: Final = "/step"  # key in a state dict; no parameter has such a name
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class FrameLayout:
     about: Description
     description: bytes
     head: int
-    """The most bytes before the sections."""
+    """Maximum number of bytes before the sections."""
 
 
 @final
 class Encoder:
-    """Encodes the tensors of one worker, step after step.
+    """Encoder of one worker's tensors, step after step.
 
-    Each call has the bytes of `atomo.encode` with the seed `seed_of(step)`. It takes less: the
-    frame, and the copies that memories and codecs work on, lie in room that is kept.
+    Each call gives the same bytes as `atomo.encode` with the seed `seed_of(step)`, in less time:
+    the buffers of the frame and of the copies that memories and codecs work on are reused.
 
     >>> import torch
     >>> encoder = Encoder("topk(ratio=0.3)", rank=1)
@@ -73,15 +73,16 @@ class Encoder:
             code: a codec, or its specification.
             memory: a memory, its specification, or "auto" for `default_memory` of the codec and
                 the momentum.
-            momentum: the momentum of a memory that is given by name; the optimiser must then not
-                apply it.
+            momentum: the momentum of a memory that is given by name; the optimizer must then not
+                apply momentum.
             rank: of this worker: workers of different ranks round and sample differently.
-            seed: the same on all workers, so that those codecs agree whose draws are shared.
+            seed: must be the same on all workers: some codecs need the same draws on all workers.
             compression: blosc's settings for the sections.
-            dense_below: as of `atomo.encode`.
+            dense_below: as for `atomo.encode`.
 
         Raises:
-            ConfigError: a setting is none, or the memory does not suit the codec or the momentum.
+            ConfigError: a setting is invalid, or the memory does not suit the codec or the
+                momentum.
         """
         self.codec = as_codec(code)
         self.memory: Memory = memory_for(self.codec, memory, momentum)
@@ -96,7 +97,7 @@ class Encoder:
 
     @property
     def step(self) -> int:
-        """The number of the next step; every call of `encode` is one, also one that fails."""
+        """Number of the next step. Every call of `encode` is a step, even a call that fails."""
         return self._step
 
     def seed_of(self, step: int) -> int:
@@ -108,16 +109,17 @@ class Encoder:
         """Encodes the tensors of one step.
 
         Args:
-            tensors: as of `atomo.encode`, or by name. The memory keeps by name what is not sent,
-                so that tensors may come in another order, and some of them not at all; in a list
-                the place is the name. Names are not sent: `decode` has a list in the same order.
+            tensors: as for `atomo.encode`, or a mapping of names to tensors. The memory stores the
+                residual of each name: the order of the tensors may change from step to step, and
+                tensors may be absent. In a list the position is the name. Names are not sent:
+                `decode` returns a list in the order of the call.
 
         Returns:
-            The frame, which is valid until the next call: `bytes(...)` of it lasts. `decode`,
-            `average`, sockets and files take it as it is.
+            The frame. The next call overwrites the frame; `bytes(...)` makes a copy. `decode`,
+            `average`, sockets and files accept the frame itself.
 
         Raises:
-            CodecError: as `atomo.encode` does, or a tensor has another shape than what is kept.
+            CodecError: as for `atomo.encode`, or a tensor has another shape than its residual.
         """
         batch = named(tensors)
         self._generator.manual_seed(self.seed_of(self._step))
@@ -133,19 +135,21 @@ class Encoder:
         return self._frame.seal(Header(Kind.TENSORS), plan.description)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the step and the memory by name, with which an encoder continues exactly."""
+        """Returns the step and the memory's tensors by name; `load_state_dict` continues exactly
+        from them.
+        """
         return {STEP: torch.tensor(self._step)} | self.memory.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replaces the step and what is kept by what `state_dict` returned.
+        """Restores the step and the memory from the result of `state_dict`.
 
         Raises:
-            CheckpointError: it is no state of an encoder with this memory.
+            CheckpointError: `state` is no state of an encoder with this memory.
         """
         step = check_state(state)
-        kept = {name: entry for name, entry in state.items() if name != STEP}
-        self.memory.load_state_dict(kept)
-        self._step, self._shapes = step, shapes_in(kept, self.memory)
+        residuals = {name: entry for name, entry in state.items() if name != STEP}
+        self.memory.load_state_dict(residuals)
+        self._step, self._shapes = step, shapes_in(residuals, self.memory)
 
     def __repr__(self) -> str:
         return (
@@ -154,7 +158,7 @@ class Encoder:
         )
 
     def _planned(self, batch: list[Tensor], single: bool) -> FrameLayout:
-        """Returns the layout, made anew where tensors have changed."""
+        """Returns the layout of the frame; builds a new layout only if the tensors changed."""
         about = description_of(self.codec, batch, single, self._dense_below)
         if self._plan is None or self._plan.about != about:
             description = write_description(about)
@@ -164,18 +168,18 @@ class Encoder:
         return self._plan
 
     def _check_shapes(self, batch: Mapping[str, Tensor]) -> None:
-        """Raises CodecError if the memory holds a tensor of another shape under the same name."""
+        """Raises CodecError if a tensor has another shape than its residual in the memory."""
         for name, tensor in batch.items() if self.memory.vectors else ():
-            known = self._shapes.setdefault(name, tensor.shape)
-            if known != tensor.shape:
+            shape = self._shapes.setdefault(name, tensor.shape)
+            if shape != tensor.shape:
                 raise CodecError(
-                    f"tensor {name!r} is of shape {tuple(tensor.shape)}; what the memory keeps of "
-                    f"it is of shape {tuple(known)}: give every tensor a name of its own"
+                    f"tensor {name!r} is of shape {tuple(tensor.shape)}; its residual in the "
+                    f"memory is of shape {tuple(shape)}: give every tensor a name of its own"
                 )
 
     def _encoded(self, codec: Codec[Any], name: str, tensor: Tensor) -> Any:
         """Encodes one tensor; the payload may be a view of it, or of the scratch tensor."""
-        if not self.memory.vectors:  # nothing is kept, and nothing changes the tensor
+        if not self.memory.vectors:  # no residual, and nothing changes the tensor
             return codec.encode(self._scratch.readable(tensor), self._generator)
         own, layout = self._scratch.copy_of(tensor), {name: tensor.shape}
         return self.memory.encode(codec, own, layout, self._generator)
@@ -201,7 +205,7 @@ def check_state(state: Mapping[str, Any]) -> int:
     """Checks a state, and returns its step.
 
     Raises:
-        CheckpointError: it is no state of an encoder.
+        CheckpointError: `state` is no state of an encoder.
     """
     step = state.get(STEP)
     if not isinstance(step, Tensor) or step.shape != () or step.dtype is not torch.int64:
@@ -215,11 +219,11 @@ def check_state(state: Mapping[str, Any]) -> int:
     return int(step)
 
 
-def shapes_in(kept: Mapping[str, Tensor], memory: Memory) -> dict[str, Size]:
-    """Returns the shapes of the tensors for which a memory holds something, by name."""
+def shapes_in(residuals: Mapping[str, Tensor], memory: Memory) -> dict[str, Size]:
+    """Returns the shapes of the residuals in a memory's state, by the tensor's name."""
     return {
         name.removeprefix(prefix): entry.shape
         for prefix in memory.vectors
-        for name, entry in kept.items()
+        for name, entry in residuals.items()
         if name.startswith(prefix) and name not in memory.scalars
     }

@@ -1,4 +1,4 @@
-"""`atomo.encode`: tensors to bytes that say how to decode them."""
+"""`atomo.encode`: tensors to self-describing bytes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,57 +34,59 @@ def encode(
     memory: Memory | None = None,
     dense_below: int | None = None,
 ) -> bytes:
-    """Compresses one tensor, or a list of them, into bytes that say how to decode them.
+    """Compresses a tensor, or a list of tensors, into self-describing bytes.
 
     >>> data = encode([torch.ones(100, 30), torch.zeros(4)], "signsgd", seed=0)
     >>> len(data) < 4 * 3004 / 20
     True
 
-    `Encoder` does the same at every step of a loop, for less.
+    `Encoder` does the same at every step of a loop, in less time.
 
     Args:
-        tensors: floating point; another dtype than float32 is converted to it on the way, and back
-            by `decode`. Each is encoded on its own.
+        tensors: of floating point. Other dtypes than float32 are converted to float32 here, and
+            back by `decode`. Each tensor is encoded on its own.
         code: a codec, such as `atomo.codecs.SVD(rank=3)`, or its specification, "svd(rank=3)".
         seed: of the generator that unbiased codecs round or sample with. Same seed, same bytes.
         compression: blosc's settings for the sections.
-        memory: adds to each tensor what it kept of the one in the same place at earlier calls, and
-            keeps what is not sent of it now. One memory for each worker.
-        dense_below: vectors and scalars with fewer entries travel as they are, whatever the codec.
-            By default nothing does where one tensor is given, and of a list, as the parameters of a
-            model are, what a training run sends dense: biases and norms, below 8192 entries.
+        memory: of this worker. The memory adds to each tensor the residual of earlier calls, by the
+            tensor's position, and stores the new residual: the part that is not sent.
+        dense_below: vectors and scalars with fewer entries are sent dense with any codec. The
+            default is 0 for a single tensor, and 8192 for a list, as in a training run: the biases
+            and the norms' parameters of a model are dense.
 
     Raises:
-        ConfigError: `code` is no codec, `memory` no memory or one that does not suit it, or another
-            setting is out of range.
-        CodecError: what was given is no dense tensor of floating point with at least one entry and
-            at most 16 dimensions, or holds what the codec cannot carry; the seed is none.
+        ConfigError: `code` is no codec, `memory` is no memory or does not suit the codec, or
+            another setting is out of range.
+        CodecError: a tensor is not dense, not of floating point, empty, or of more than 16
+            dimensions, or has values that the codec cannot encode; or the seed is invalid.
     """
     codec, generator, batch = as_codec(code), seeded(seed), as_tensors(tensors)
-    how, kept = as_compression(compression), as_memory(memory)
+    blosc, residuals = as_compression(compression), as_memory(memory)
     about = description_of(codec, batch, isinstance(tensors, Tensor), dense_below)
     gradients = [as_float32(tensor) for tensor in batch]
-    if kept is not None:
-        check_fits(codec, kept)
-        announce_norm(kept, batch)
+    if residuals is not None:
+        check_fits(codec, residuals)
+        announce_norm(residuals, batch)
     sections: list[Tensor] = []
     for place, gradient in enumerate(gradients):
         coder, layout = about.coder(gradient.shape), {str(place): gradient.shape}
-        sections += coder.sections(encoded(coder, gradient, layout, kept, generator))
-    return pack_bytes(Header(Kind.TENSORS), sections, how, write_description(about))
+        sections += coder.sections(encoded(coder, gradient, layout, residuals, generator))
+    return pack_bytes(Header(Kind.TENSORS), sections, blosc, write_description(about))
 
 
 def description_of(
     codec: Codec[Any], batch: Sequence[Tensor], single: bool, dense_below: int | None
 ) -> Description:
-    """Builds the description of the frame of tensors."""
-    most = 0 if single else DENSE_BELOW
-    below = most if dense_below is None else max(0, whole("dense_below", dense_below))
-    return Description(codec, single, tuple((one.dtype, one.shape) for one in batch), below)
+    """Builds the description of a frame with these tensors."""
+    default = 0 if single else DENSE_BELOW
+    below = default if dense_below is None else max(0, whole("dense_below", dense_below))
+    return Description(
+        codec, single, tuple((tensor.dtype, tensor.shape) for tensor in batch), below
+    )
 
 
 def announce_norm(memory: Memory, tensors: Iterable[Tensor]) -> None:
-    """Tells a memory that clips the norm of the whole gradient."""
+    """Gives the norm of the whole gradient to a memory that clips."""
     if memory.needs_norm:
         norms = (float(tensor.detach().float().norm()) for tensor in tensors)
         memory.begin(math.hypot(*norms))
@@ -100,6 +102,6 @@ def encoded(
     """Encodes one tensor, with the residual of its name."""
     if memory is None:
         return codec.encode(gradient, generator)
-    # What memories are given is theirs to change, and here it may still be the caller's.
+    # Memories change their input in place, and `gradient` may be the caller's own tensor.
     own = gradient.clone(memory_format=torch.contiguous_format)
     return memory.encode(codec, own, layout, generator)

@@ -20,9 +20,9 @@ __all__ = ["MOST_BYTES", "MOST_ENTRIES", "Limits"]
 
 MOST_ENTRIES: Final = 2**26  # 256 MiB of float32
 MOST_BYTES: Final = 2**30
-PER_TENSOR: Final = DecodeCost(work=2**16, room=2**13)  # whatever its size
+PER_TENSOR: Final = DecodeCost(work=2**16, room=2**13)  # of a tensor of any size
 WORK_PER_ENTRY: Final = 16  # visits, of each entry that the caller accepts
-WORK_PER_BYTE: Final = 2**12  # visits; 32 bits of places, and a block of cosines for each, are it
+WORK_PER_BYTE: Final = 2**12  # visits; the worst case: 32 bits of indices, each a cosine block
 
 Declared = tuple[torch.dtype, Size]
 
@@ -30,12 +30,12 @@ Declared = tuple[torch.dtype, Size]
 @final
 @dataclass(frozen=True)
 class Limits:
-    """The limits for one frame. Each check raises FrameError with the figures of either side."""
+    """Limits for one frame. Each check raises FrameError with the demand and the limit."""
 
     entries: int
-    """Over all tensors."""
+    """Maximum number of entries of all tensors."""
     bytes: int
-    """Allocated at once."""
+    """Maximum number of bytes that are allocated at the same time."""
     came: int
     """Bytes of the frame."""
 
@@ -46,11 +46,11 @@ class Limits:
 
     @property
     def work(self) -> int:
-        """Visits of an entry, of about a nanosecond each."""
+        """The largest number of visits of an entry, of about a nanosecond each."""
         return WORK_PER_ENTRY * self.entries + WORK_PER_BYTE * self.came
 
     def left_for_sections(self, tensors: Iterable[Declared]) -> int:
-        """Returns the bytes that are left after all tensors are decoded."""
+        """Returns the bytes that the decoded tensors leave for the sections of the frame."""
         shapes = [(dtype, shape.numel()) for dtype, shape in tensors]
         entries = sum(count for _, count in shapes)
         if entries > self.entries:
@@ -61,13 +61,16 @@ class Limits:
         decoded = sum(count * dtype.itemsize + PER_TENSOR.room for dtype, count in shapes)
         return self.within_bytes(decoded)
 
-    def check_costs(self, costs: Iterable[DecodeCost], left: int) -> None:
-        """Checks that decoding tensors of these costs, one after the other, stays within the
-        limits.
+    def check_costs(self, costs: Iterable[DecodeCost], budget: int) -> None:
+        """Checks that decoding tensors of these costs, one after another, stays within the limits.
+
+        Args:
+            costs: of each tensor.
+            budget: bytes that may still be allocated.
         """
-        found = list(costs)
-        self.within_bytes(self.bytes - left + max((cost.room for cost in found), default=0))
-        work = sum(cost.work + PER_TENSOR.work for cost in found)
+        known = list(costs)
+        self.within_bytes(self.bytes - budget + max((cost.room for cost in known), default=0))
+        work = sum(cost.work + PER_TENSOR.work for cost in known)
         if work > self.work:
             raise FrameError(
                 f"decoding takes up to {work} visits of entries; at most {self.work} for a frame "
@@ -75,7 +78,7 @@ class Limits:
             )
 
     def within_bytes(self, needed: int) -> int:
-        """Checks that `needed` bytes are within the limit, and returns the rest."""
+        """Checks that `needed` bytes are within the limit, and returns the remaining bytes."""
         if needed > self.bytes:
             raise FrameError(
                 f"decoding takes up to {needed} bytes of memory; at most {self.bytes} accepted "

@@ -1,4 +1,4 @@
-"""Room for one tensor at a time as codecs and memories want it: contiguous, float32, on the CPU."""
+"""Buffer for one tensor at a time, contiguous and float32 on the CPU, for codecs and memories."""
 
 from typing import final
 
@@ -12,7 +12,7 @@ __all__ = ["ScratchTensor"]
 
 @final
 class ScratchTensor:
-    """Room that is kept from tensor to tensor, as large as the largest."""
+    """Buffer that is reused from tensor to tensor, as large as the largest."""
 
     def __init__(self) -> None:
         self._room = torch.empty(0)
@@ -21,7 +21,7 @@ class ScratchTensor:
         """Copies a tensor to float32; the copy may be changed, and is valid until the next call.
 
         Raises:
-            CodecError: an entry is finite, and is not so as float32.
+            CodecError: an entry is finite, but infinite in float32.
         """
         if tensor.numel() > self._room.numel():
             self._room = torch.empty(tensor.numel())
@@ -30,7 +30,7 @@ class ScratchTensor:
         return own
 
     def readable(self, tensor: Tensor) -> Tensor:
-        """Returns a float32 tensor on the CPU itself, and a copy of any other tensor."""
+        """Returns the tensor itself if it is float32 on the CPU; else a copy."""
         if tensor.dtype is torch.float32 and tensor.device.type == "cpu":
             return tensor.detach()
         return self.copy_of(tensor)

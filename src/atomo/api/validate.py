@@ -36,7 +36,7 @@ def as_codec(code: object) -> Codec[Any]:
     """Returns the given codec, or builds it from its specification.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: `code` is neither a codec nor a specification.
     """
     if isinstance(code, Codec):
         return code
@@ -50,59 +50,60 @@ def as_codec(code: object) -> Codec[Any]:
     raise ConfigError(f"code must be a codec or its specification, got {value_text(code)}{order}")
 
 
-def as_compression(given: object) -> Compression:
-    """Returns the compression of sections, or the default.
+def as_compression(compression: object) -> Compression:
+    """Returns the compression of sections; None gives the default.
 
     Raises:
-        ConfigError: something else was given.
+        ConfigError: the argument is of another type.
     """
-    if given is None:
+    if compression is None:
         return Compression()
-    if isinstance(given, Compression):
-        return given
+    if isinstance(compression, Compression):
+        return compression
     raise ConfigError(
-        f"compression must be such as atomo.Compression('zstd', level=3), got {value_text(given)}"
+        "compression must be such as atomo.Compression('zstd', level=3), "
+        f"got {value_text(compression)}"
     )
 
 
-def as_memory(given: object) -> Memory | None:
-    """Returns the memory that serves several calls, if there is one.
+def as_memory(memory: object) -> Memory | None:
+    """Returns the memory of several calls, or None.
 
     Raises:
-        ConfigError: something else was given, such as the name of a memory.
+        ConfigError: the argument is of another type, such as the name of a memory.
     """
-    if given is None or isinstance(given, Memory):
-        return given
+    if memory is None or isinstance(memory, Memory):
+        return memory
     hint = ""
-    if isinstance(given, str):
+    if isinstance(memory, str):
         hint = (
-            f"; a name makes a new memory, and one must last for all calls: make it once, as "
-            f"atomo.make_memory({given!r}), or use atomo.Encoder(code, memory={given!r})"
+            f"; a name makes a new memory, and all calls need the same memory: make it once, as "
+            f"atomo.make_memory({memory!r}), or use atomo.Encoder(code, memory={memory!r})"
         )
     raise ConfigError(
-        f"memory must be one that atomo.make_memory made, got {value_text(given)}{hint}"
+        f"memory must be a memory of atomo.make_memory, got {value_text(memory)}{hint}"
     )
 
 
-def whole(name: str, given: object) -> int:
+def whole(name: str, value: object) -> int:
     """Returns an argument as a whole number.
 
     Raises:
-        ConfigError: something else was given.
+        ConfigError: the argument is no whole number.
     """
     try:
-        if isinstance(given, bool):
+        if isinstance(value, bool):
             raise TypeError
-        return index(given)  # type: ignore[arg-type]  # which is what is found out
+        return index(value)  # type: ignore[arg-type]  # it raises TypeError then
     except TypeError:
-        raise ConfigError(f"{name} must be a whole number, got {value_text(given)}") from None
+        raise ConfigError(f"{name} must be a whole number, got {value_text(value)}") from None
 
 
 def as_frame(data: object) -> Bytes:
     """Returns the bytes of one frame.
 
     Raises:
-        CodecError: something else was given.
+        CodecError: the argument is not bytes.
     """
     try:
         return np.frombuffer(data, np.uint8)  # type: ignore[call-overload, no-any-return]
@@ -110,17 +111,17 @@ def as_frame(data: object) -> Bytes:
         several = isinstance(data, Iterable) and not isinstance(data, str | Tensor)
         hint = "; atomo.average takes several frames" if several else ""
         raise CodecError(
-            f"a frame is bytes that encode made, got {value_text(data)}{hint}"
+            f"a frame must be bytes from encode, got {value_text(data)}{hint}"
         ) from None
     except BufferError as error:
-        raise CodecError(f"a frame must be bytes one after the other: {error}") from error
+        raise CodecError(f"a frame must be contiguous bytes: {error}") from error
 
 
 def as_frames(frames: object) -> list[Bytes]:
     """Returns the bytes of several frames.
 
     Raises:
-        CodecError: something else was given, one frame, or none.
+        CodecError: the argument is not a list of frames, or is an empty list.
     """
     if isinstance(frames, bytes | bytearray | memoryview):
         raise CodecError(
@@ -138,7 +139,7 @@ def seeded(seed: object) -> Generator:
     """Returns a generator with this seed.
 
     Raises:
-        CodecError: it is no whole number, or out of range.
+        CodecError: `seed` is no whole number, or out of range.
     """
     try:
         number = whole("seed", seed)
@@ -149,70 +150,74 @@ def seeded(seed: object) -> Generator:
     return Generator().manual_seed(number)
 
 
-def as_tensors(given: object, what: str = "tensors") -> list[Tensor]:
-    """Returns one tensor or several, after a check that each can be encoded or decoded into.
+def as_tensors(tensors: object, label: str = "tensors") -> list[Tensor]:
+    """Returns a tensor, or several, as a list, after a check that each can be encoded or decoded
+    into.
 
     Args:
-        given: anything.
-        what: its name, for an error.
+        tensors: the argument, of any type.
+        label: its name, for an error.
 
     Raises:
-        CodecError: something among it cannot.
+        CodecError: an element cannot be encoded.
     """
-    if isinstance(given, Tensor):
-        return [checked(given, "the tensor" if what == "tensors" else what)]
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping | np.ndarray):
+    if isinstance(tensors, Tensor):
+        return [checked(tensors, "the tensor" if label == "tensors" else label)]
+    if not isinstance(tensors, Iterable) or isinstance(tensors, str | bytes | Mapping | np.ndarray):
         raise CodecError(
-            f"{what} must be a tensor or a list of tensors, got {value_text(given)}{hint_of(given)}"
+            f"{label} must be a tensor or a list of tensors, got {value_text(tensors)}"
+            f"{hint_of(tensors)}"
         )
-    return [checked(one, f"{what}[{number}]") for number, one in enumerate(given)]
+    return [checked(tensor, f"{label}[{number}]") for number, tensor in enumerate(tensors)]
 
 
-def named(given: object) -> dict[str, Tensor]:
-    """Tensors that can be encoded, by name; in a list the place of each is its name.
+def named(tensors: object) -> dict[str, Tensor]:
+    """Returns tensors that can be encoded, by name; in a list the position is the name.
 
     Raises:
-        CodecError: something among it cannot, or a name is none.
+        CodecError: an element cannot be encoded, or a name is not text.
     """
-    if not isinstance(given, Mapping):
-        return {str(place): tensor for place, tensor in enumerate(as_tensors(given))}
-    for name in given:
+    if not isinstance(tensors, Mapping):
+        return {str(place): tensor for place, tensor in enumerate(as_tensors(tensors))}
+    for name in tensors:
         if not isinstance(name, str):
             raise CodecError(f"the name of a tensor must be text, got {value_text(name)}")
-    return {name: checked(one, f"tensor {name!r}") for name, one in given.items()}
+    return {name: checked(tensor, f"tensor {name!r}") for name, tensor in tensors.items()}
 
 
-def hint_of(given: object) -> str:
+def hint_of(value: object) -> str:
     """Returns the hint for encoding an argument that is not a tensor, as the end of an error."""
-    if isinstance(given, Mapping):
+    if isinstance(value, Mapping):
         return "; give its values(), or name tensors with atomo.Encoder"
-    if isinstance(given, torch.nn.Module):
+    if isinstance(value, torch.nn.Module):
         return "; give the gradients of its parameters()"
-    return "; tensors come first, and the codec second" if isinstance(given, Codec | str) else ""
+    return "; tensors come first, and the codec second" if isinstance(value, Codec | str) else ""
 
 
-def checked(one: object, what: str) -> Tensor:
+def checked(tensor: object, label: str) -> Tensor:
     """Returns a tensor after a check that it can be encoded."""
-    if not isinstance(one, Tensor):
-        raise CodecError(f"{what} must be a tensor, got {value_text(one)}")
-    if one.dtype not in DTYPES or not one.is_floating_point():
-        raise CodecError(f"{what} is of {one.dtype}; give floating point of 16, 32 or 64 bits")
-    if one.layout is not torch.strided or one.is_nested:
-        raise CodecError(f"{what} is {one.layout}; give it dense, as its to_dense() is")
-    if one.device.type == "meta":
-        raise CodecError(f"{what} is on the meta device: it has a shape and no entries")
-    if one.ndim > MOST_DIMENSIONS:
-        raise CodecError(f"{what} has {one.ndim} dimensions; at most {MOST_DIMENSIONS}: flatten it")
-    if not one.numel():
-        raise CodecError(f"{what} is empty: its shape is {tuple(one.shape)}")
-    return one
+    if not isinstance(tensor, Tensor):
+        raise CodecError(f"{label} must be a tensor, got {value_text(tensor)}")
+    if tensor.dtype not in DTYPES or not tensor.is_floating_point():
+        raise CodecError(f"{label} is of {tensor.dtype}; give floating point of 16, 32 or 64 bits")
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        raise CodecError(f"{label} is {tensor.layout}; give it dense, as its to_dense() is")
+    if tensor.device.type == "meta":
+        raise CodecError(f"{label} is on the meta device: it has a shape and no entries")
+    if tensor.ndim > MOST_DIMENSIONS:
+        raise CodecError(
+            f"{label} has {tensor.ndim} dimensions; at most {MOST_DIMENSIONS}: flatten it"
+        )
+    if not tensor.numel():
+        raise CodecError(f"{label} is empty: its shape is {tuple(tensor.shape)}")
+    return tensor
 
 
 def as_float32(tensor: Tensor) -> Tensor:
     """Converts the entries of a tensor to float32 on the CPU.
 
     Raises:
-        CodecError: one that is finite is not so in float32.
+        CodecError: an entry is finite, but infinite in float32.
     """
     rounded = tensor.detach().to("cpu", torch.float32)
     check_reach(tensor, rounded)
@@ -220,7 +225,7 @@ def as_float32(tensor: Tensor) -> Tensor:
 
 
 def check_reach(tensor: Tensor, rounded: Tensor) -> None:
-    """Raises CodecError where an entry is finite, and is not so as float32."""
+    """Raises CodecError if an entry is finite, but infinite in float32."""
     if tensor.dtype is torch.float64 and bool((rounded.isinf() & ~tensor.isinf().cpu()).any()):
         raise CodecError(
             f"an entry of {float(tensor.abs().max()):g} is beyond float32, in which gradients are "
@@ -228,8 +233,8 @@ def check_reach(tensor: Tensor, rounded: Tensor) -> None:
         )
 
 
-def value_text(given: object) -> str:
+def value_text(value: object) -> str:
     """Describes an argument of the wrong type, for an error."""
-    if isinstance(given, np.ndarray):
-        return f"a numpy array of {given.dtype}; torch.from_numpy makes a tensor of it"
-    return described(given)
+    if isinstance(value, np.ndarray):
+        return f"a numpy array of {value.dtype}; torch.from_numpy makes a tensor of it"
+    return described(value)

@@ -1,9 +1,11 @@
 """Prediction of a step's time from costs measured here and links as described.
 
-profile.py     when the gradients of a model are there, on this machine
-costs.py       what encoding, sending and decoding each of them takes
-exchanges.py   how often each message crosses a link, and who decodes how many, by communicator
-prediction.py  a step from these three, and whether compression pays
+step_profile.py  times at which the gradients of a model are complete, on this machine
+costs.py         times to encode and decode each gradient, and its bytes
+exchanges.py     crossings of a link and messages to decode, by communicator
+prediction.py    the predicted time of a step
+comparison.py    predictions of all codecs and communicators; does compression pay?
+assignment.py    a codec for each tensor, within an error budget
 """
 
 from atomo.planning.costs import Costs, measure_costs

@@ -90,7 +90,7 @@ def assign_codecs(
     Args:
         scenario: the workers and their links.
         candidates: the codecs, the first without any error.
-        communicator: one of `EXCHANGES`, under which all costs were measured.
+        communicator: of `EXCHANGES`; all costs were measured with this communicator.
         grouping: which tensors share messages; None: the best grouping.
         budget: limit of the sum of errors.
     """

@@ -23,7 +23,8 @@ __all__ = [
 ]
 
 DENSE: Final = ("sgd", "bf16")
-# With the others, ranks agree first on what to send: the codec's own error says little.
+# With other communicators, ranks first agree on the entries to send: the error of the codec alone
+# says little.
 FRAMES: Final = (PARAMETER_SERVER, "Allgather", "Allreduce")
 BASELINE: Final = "bf16"  # over Allreduce: what compression has to beat
 OTHER_SIZES: Final = (8, 64, 1024)  # workers
@@ -52,11 +53,11 @@ class Comparison:
     to_base: float
     """Steps in the time of one step of bf16 over Allreduce."""
     pays_below: float
-    """Bits a second; 0: on no link, inf: on every link."""
+    """Bandwidth in bits a second; 0: on no link, inf: on every link."""
     steps_s: Mapping[str, float]
     """Step times by other numbers of workers."""
     error: float | None = None
-    """Squared error of what arrives, over the squared norm of the gradient; None: not measured."""
+    """Squared error of the decoded gradient over its squared norm; None: not measured."""
 
 
 def compare(
@@ -68,14 +69,14 @@ def compare(
 
     Args:
         scenario: the workers and their links.
-        measured: costs of codecs, each with a communicator that the codec goes with.
+        measured: costs of codecs, each with a communicator that supports the codec.
         errors: of codecs, for communicators that send the codec's frames unchanged.
     """
     (base,) = (c for c, name in measured if name == "Allreduce" and c.spec == BASELINE)
     base_s = predict(scenario, base, "Allreduce").step_s
     for costs, name in measured:
         prediction, best = predict(scenario, costs, name), best_step(scenario, costs, name)
-        others = {
+        steps_s = {
             str(n): predict(replace(scenario, workers=n), costs, name).step_s for n in OTHER_SIZES
         }
         yield Comparison(
@@ -92,7 +93,7 @@ def compare(
             prediction.codec_s,
             base_s / prediction.step_s,
             8 * break_even(scenario, costs, name, base),
-            others,
+            steps_s,
             errors.get(costs.spec) if flat_name(name) in FRAMES else None,
         )
 

@@ -2,8 +2,8 @@
 
 The error of a codec C on a tensor g is E ||C(g) - g||^2 over ||g||^2 of the whole gradient: the
 errors of all tensors add up to the error of the whole gradient, whichever codec each tensor has.
-Theory counts in the same unit: 1 - delta of a contraction, where a memory keeps the rest, and omega
-of an unbiased codec, where W workers average the error to omega / W.
+Theory counts in the same unit: 1 - delta of a contraction, whose error a memory stores as residual,
+and omega of an unbiased codec, whose error is omega / W in the mean of W workers.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ class CompressionErrors:
         return CompressionErrors(errors, Law.UNBIASED in codec.laws)
 
     def of_mean(self, workers: int) -> tuple[float, ...]:
-        """Returns the errors of the mean over `workers` workers whose gradients are alike."""
+        """Returns the errors of the mean over `workers` workers with similar gradients."""
         parts = workers if self.averages else 1
         return tuple(error / parts for error in self.errors)
 

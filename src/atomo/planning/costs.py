@@ -25,7 +25,7 @@ from atomo.wire import Bytes, Compression
 __all__ = ["Cost", "Costs", "Statistic", "measure_costs"]
 
 Statistic = Callable[[Iterable[float]], float]
-"""Reduces several times to one."""
+"""Reduces several times to a single number."""
 HALF_BYTES: Final = 2
 LAYERS: Final = Grouping("layer")
 MOMENTUM: Final = 0.9  # the default of runs; the default memory depends on it
@@ -74,22 +74,22 @@ class SingleRank(Collective):
         self.sent_bytes = self.rounds = 0
         self.half = False
 
-    def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
-        del what
+    def gather(self, data: Bytes, label: str) -> Iterator[Bytes]:
+        del label
         self.sent_bytes += data.size
         self.rounds += 1
         return iter([data])
 
-    def sum(self, addends: Sequence[Addend], what: str) -> None:
-        del what
+    def sum(self, addends: Sequence[Addend], label: str) -> None:
+        del label
         for addend in addends:
             (field, *_) = addend.wire_codec.fields(addend.values.shape)
             self.sent_bytes += addend.values.numel() * field.dtype.itemsize
             self.half |= field.dtype.itemsize == HALF_BYTES
         self.rounds += 1
 
-    def broadcast(self, values: Tensor, what: str) -> None:
-        del values, what  # the rank has its own values already
+    def broadcast(self, values: Tensor, label: str) -> None:
+        del values, label  # the rank has its own values already
 
     def part(self, ranks: Sequence[int], *, one_host: bool) -> "SingleRank":
         del ranks, one_host
@@ -112,8 +112,8 @@ def measure_costs(
         gradient: float32 tensors by parameter name, in forward order.
         repetitions: timed exchanges; one more comes before and is not timed.
         compression: blosc's settings.
-        typical: reduces the times of the repetitions to one. The minimum is the time of the
-            exchange alone, the mean its time beside whatever else the cores do.
+        typical: reduces the times of the repetitions to a single time. The minimum is the time of
+            the exchange alone; the mean includes the delay by other work on the cores.
 
     Raises:
         ConfigError: the codec does not go with the reduction.
@@ -189,14 +189,22 @@ def exchange(
 
 
 def fit(spec: str, apart: Sequence[Cost], whole: Cost, rounds: int, holds: bool) -> Costs:
-    """Fits costs from 0 to both exchanges, of all tensors `apart` and in one `whole` message."""
+    """Fits nonnegative costs to both exchanges.
+
+    Args:
+        spec: the codec.
+        apart: the costs of messages with one tensor each.
+        whole: the cost of one message with all tensors.
+        rounds: of each message.
+        holds: True if encoding needs the whole gradient.
+    """
     parts = [
         fit_line([getattr(cost, name) for cost in apart], getattr(whole, name))
         for name in ("encode_s", "decode_s", "sent_bytes")
     ]
     message = Cost(*(fixed for fixed, _ in parts))
-    each = tuple(Cost(*numbers) for numbers in zip(*(rest for _, rest in parts), strict=True))
-    return Costs(spec, each, message, rounds, holds)
+    rows = zip(*(by_tensor for _, by_tensor in parts), strict=True)
+    return Costs(spec, tuple(Cost(*row) for row in rows), message, rounds, holds)
 
 
 def fit_line(apart: Sequence[float], whole: float) -> tuple[float, list[float]]:
@@ -207,12 +215,12 @@ def fit_line(apart: Sequence[float], whole: float) -> tuple[float, list[float]]:
         whole: time of the one message with all tensors.
 
     Returns:
-        Numbers from 0; the fixed part and all tensors add up to `whole`.
+        Nonnegative numbers; the fixed part and all tensors add up to `whole`.
     """
-    others = max(len(apart) - 1, 1)
-    fixed = min(max((sum(apart) - whole) / others, 0.0), min(whole, min(apart)))
+    extra_messages = max(len(apart) - 1, 1)
+    fixed = min(max((sum(apart) - whole) / extra_messages, 0.0), min(whole, min(apart)))
     above = [max(time - fixed, 0.0) for time in apart]
-    total, rest = sum(above), whole - fixed
+    total, variable = sum(above), whole - fixed
     if total <= 0:
-        return fixed, [rest / len(apart)] * len(apart)
-    return fixed, [rest * share / total for share in above]
+        return fixed, [variable / len(apart)] * len(apart)
+    return fixed, [variable * share / total for share in above]

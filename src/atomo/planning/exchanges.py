@@ -1,9 +1,9 @@
 """Traffic of each communicator: how often a message crosses a link, and how many messages a rank
 decodes.
 
-All links are alike and carry as much in both directions at once. The workers of a host share its
-link; messages between workers of a host do not cross that link. For a parameter server the master's
-link counts. To add a communicator: a function and a line in `EXCHANGES`.
+All links are alike and full duplex. The workers of a host share its link; messages between workers
+of a host do not cross that link. For a parameter server the master's link counts. To add a
+communicator, add a function and a line in `EXCHANGES`.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +26,7 @@ class Link:
     bytes_per_s: float
     latency_s: float  # of a message, one way
     burst_bytes: float = 0.0
-    """Bytes, once a step, by which long messages are ahead of their bandwidth."""
+    """Bytes, once a step, that long messages send beyond their bandwidth."""
     shorter: tuple[tuple[float, float], ...] = ()
     """Bytes of a message, increasing, and the measured bytes a second of a message of that size.
 
@@ -67,10 +67,10 @@ class ExchangePattern:
     decodes: int
     """Messages that one rank decodes, its own included."""
     serves: bool = False
-    """True if weights or gradients come down from a master once all messages are decoded."""
+    """True if a master sends weights or gradients to the workers after it decoded all messages."""
     encodes_inline: bool = False
-    """True if the thread of the backward pass encodes, and so delays the pass by all of the
-    encoding time: a worker with one thread has no other.
+    """True if the thread of the backward pass encodes, which delays the pass by all of the encoding
+    time. This holds for a worker with a single thread.
     """
 
 

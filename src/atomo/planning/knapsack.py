@@ -30,7 +30,7 @@ def cheapest(times: Floats, errors: Floats, budget: float, close: float = CLOSE)
         times: [items, options] from 0.
         errors: [items, options] from 0.
         budget: limit of the sum of the chosen options' errors.
-        close: share of the total time that a better choice must gain to be searched for; 0: any.
+        close: the search only looks for choices that save at least this share of the total time.
 
     Returns:
         For each item the number of its option. If even the options of the least errors exceed the
@@ -44,22 +44,22 @@ def cheapest(times: Floats, errors: Floats, budget: float, close: float = CLOSE)
         LowerBound.of(times, errors, hulls[start:], start) for start in range(len(hulls) + 1)
     ]
     chosen = lower_bounds[0].greedy([options[0] for options in hulls], room)
-    known = float(times[np.arange(len(times)), chosen].sum())
-    return search(times, errors, lower_bounds, room, known * (1 - close)) or tuple(chosen)
+    greedy_time = float(times[np.arange(len(times)), chosen].sum())
+    return search(times, errors, lower_bounds, room, greedy_time * (1 - close)) or tuple(chosen)
 
 
 def hull(times: Floats, errors: Floats) -> list[int]:
     """Returns the options on the lower convex hull, from the least error to the least time."""
-    kept: list[int] = []
+    vertices: list[int] = []
     for option in map(int, np.lexsort((times, errors))):
-        if kept and times[option] >= times[kept[-1]]:
+        if vertices and times[option] >= times[vertices[-1]]:
             continue
-        while len(kept) > 1 and gain(times, errors, kept[-2], kept[-1]) <= gain(
-            times, errors, kept[-1], option
+        while len(vertices) > 1 and gain(times, errors, vertices[-2], vertices[-1]) <= gain(
+            times, errors, vertices[-1], option
         ):
-            kept.pop()
-        kept.append(option)
-    return kept
+            vertices.pop()
+        vertices.append(option)
+    return vertices
 
 
 def gain(times: Floats, errors: Floats, before: int, after: int) -> float:
@@ -70,7 +70,7 @@ def gain(times: Floats, errors: Floats, before: int, after: int) -> float:
 @final
 @dataclass(frozen=True)
 class LowerBound:
-    """The linear relaxation of the items from one on: the largest saving within an error budget."""
+    """Linear relaxation of the last items: the largest saving of time within an error budget."""
 
     least_error: float
     time: float
@@ -79,7 +79,7 @@ class LowerBound:
     saved: Floats
     """Time saved with each of `rooms` above the least error; linear between them."""
     steps: tuple[tuple[int, int, float], ...]
-    """Items, options and errors, by their gain for their error."""
+    """Items, options and errors, sorted by the time saved for each unit of error."""
 
     @staticmethod
     def of(times: Floats, errors: Floats, hulls: list[list[int]], start: int) -> LowerBound:
@@ -120,40 +120,45 @@ class LowerBound:
 
 
 def search(
-    times: Floats, errors: Floats, lower_bounds: list[LowerBound], room: float, known: float
+    times: Floats, errors: Floats, lower_bounds: list[LowerBound], room: float, limit: float
 ) -> tuple[int, ...]:
-    """Returns the choice of least time if its time is less than `known`; else an empty tuple."""
+    """Returns the choice of least time if its time is less than `limit`; else an empty tuple."""
     above = errors - errors.min(axis=1, keepdims=True)
-    taken: Floats = np.zeros(1)
+    spent: Floats = np.zeros(1)
     used: Floats = np.zeros(1)
     path: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     for item in range(len(times)):
         used_then: Floats = (used[:, None] + above[item]).ravel()
-        taken_then: Floats = (taken[:, None] + times[item]).ravel()
-        kept = pareto_states(used_then, taken_then, lower_bounds[item + 1], room, known)
-        if not len(kept):
+        spent_then: Floats = (spent[:, None] + times[item]).ravel()
+        survivors = pareto_states(used_then, spent_then, lower_bounds[item + 1], room, limit)
+        if not len(survivors):
             return ()
         options = times.shape[1]
-        path.append((kept // options, kept % options))
-        used, taken = used_then[kept], taken_then[kept]
-    return trace_back(path, int(taken.argmin()))
+        path.append((survivors // options, survivors % options))
+        used, spent = used_then[survivors], spent_then[survivors]
+    return trace_back(path, int(spent.argmin()))
 
 
 def pareto_states(
-    used: NDArray[Any], taken: NDArray[Any], bound: LowerBound, room: float, known: float
+    used: NDArray[Any], spent: NDArray[Any], bound: LowerBound, room: float, limit: float
 ) -> NDArray[np.int64]:
-    """Returns the states that may lead to less than `known`, each faster than all of less error."""
-    # More precise types are refused by mypy, or not, with what it has cached.
-    promised: NDArray[Any] = taken + bound.least_times(room - used)
-    within = np.flatnonzero((used <= room) & (promised < known))
-    order = within[np.lexsort((taken[within], used[within]))]
-    best = np.minimum.accumulate(taken[order])
-    kept: NDArray[np.int64] = order[np.concatenate([[True], best[1:] < best[:-1]])[: len(order)]]
-    return kept
+    """Returns the states that may lead to a time below `limit`.
+
+    Each of these states is faster than all states of less error.
+    """
+    # With more precise types the verdict of mypy depends on its cache.
+    promised: NDArray[Any] = spent + bound.least_times(room - used)
+    within = np.flatnonzero((used <= room) & (promised < limit))
+    order = within[np.lexsort((spent[within], used[within]))]
+    best = np.minimum.accumulate(spent[order])
+    survivors: NDArray[np.int64] = order[
+        np.concatenate([[True], best[1:] < best[:-1]])[: len(order)]
+    ]
+    return survivors
 
 
 def trace_back(path: list[tuple[NDArray[np.int64], NDArray[np.int64]]], at: int) -> tuple[int, ...]:
-    """Returns the options on the way to a state of all items."""
+    """Returns the options that lead to a state of all items."""
     chosen: list[int] = []
     for before, option in reversed(path):
         chosen.append(int(option[at]))

@@ -25,7 +25,7 @@ GROUPINGS: Final = (
     *(Grouping("bytes", megabytes) for megabytes in (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)),
 )
 SLOWEST: Final = 1e3
-FASTEST: Final = 1e12  # bytes a second, between which a break-even is looked for
+FASTEST: Final = 1e12  # bytes a second; a break-even is searched between these two
 PRECISION: Final = 1.01
 HALF: Final = "half "
 NO_LINK: Final = Link(math.inf, 0.0)
@@ -58,8 +58,7 @@ class Scenario:
     per_host: int = 1
     """Workers of each host, which share its link."""
     inside: Link = NO_LINK
-    """Link between the workers of a host, for communicators called `HIERARCHICAL` and their name.
-    """
+    """Link between the workers of a host, for the communicators with the prefix `HIERARCHICAL`."""
 
     @property
     def compute_s(self) -> float:
@@ -103,7 +102,7 @@ def predict(
     Args:
         scenario: the workers and their links.
         costs: of the codec under this communicator.
-        communicator: one of `EXCHANGES`, or `HIERARCHICAL` and one without a master.
+        communicator: of `EXCHANGES`; with the prefix `HIERARCHICAL` if it has no master.
         grouping: `--fusion`; None: the fastest of `GROUPINGS`.
     """
     flow = flow_of(scenario, costs, communicator)
@@ -137,16 +136,16 @@ def best_step(scenario: Scenario, costs: Costs, communicator: str) -> BestPartit
     """Predicts a step with the best of all partitions into messages."""
     flow = flow_of(scenario, costs, communicator)
     done = partial(finish_s, scenario, communicator, flow)
-    others = (grouping.cuts(scenario.profile.sizes) for grouping in GROUPINGS)
+    regular = (grouping.cuts(scenario.profile.sizes) for grouping in GROUPINGS)
     # `best_partition` knows neither rails nor shared cores: it may not be the best here.
-    cuts = min((best_partition(flow), *others), key=done)
+    cuts = min((best_partition(flow), *regular), key=done)
     saved = burst_gain_s(flow, cuts, scenario.link_of(communicator, costs))
     outside_s = outside_exchange_s(scenario, costs, communicator)
     return BestPartition(cuts, done(cuts) - saved + outside_s)
 
 
 def finish_s(scenario: Scenario, communicator: str, flow: Flow, cuts: Sequence[int]) -> float:
-    """Returns the seconds from the begin of the backward pass until everything is decoded."""
+    """Returns the seconds from the begin of the backward pass until all messages are decoded."""
     if communicator.startswith(HIERARCHICAL):
         return rails_done_s(flow, scenario.profile.sizes, cuts, scenario.per_host)
     if exchange_of(scenario, communicator).serves:  # the master decodes, on cores of its own
@@ -185,11 +184,11 @@ def flow_of(scenario: Scenario, costs: Costs, communicator: str) -> Flow:
     exchange = exchange_of(scenario, communicator)
     crowd, link = scenario.host_model.oversubscription, scenario.link_of(communicator, costs)
     profile, inside = scenario.profile, scenario.inside
-    others = scenario.per_host - 1 if communicator.startswith(HIERARCHICAL) else 0
+    peers = scenario.per_host - 1 if communicator.startswith(HIERARCHICAL) else 0
 
     def times(cost: Cost, waits: int, dense_s: float) -> Times:
         crossing = exchange.crossings * cost.sent_bytes / link.bytes_per_s
-        beside = others * dense_s
+        beside = peers * dense_s
         decoding = crowd * (cost.decode_s * exchange.decodes + beside)
         return Times(crowd * (cost.encode_s + beside), crossing + waits * link.latency_s, decoding)
 
@@ -207,17 +206,19 @@ def flow_of(scenario: Scenario, costs: Costs, communicator: str) -> Flow:
 def weights_down_s(scenario: Scenario, costs: Costs, communicator: str) -> float:
     """Returns the seconds from the master's mean to every worker's weights, by `--down auto`.
 
-    Either the weights cross the master's link once and go on from worker to worker. Or, if they are
-    fewer bytes, all gradients do: every worker decodes them and repeats the master's step.
+    Either the weights cross the master's link once, and each worker forwards them to the next. Or,
+    if they are fewer bytes, all gradients are forwarded, and every worker decodes them and repeats
+    the master's step.
     """
     link, workers = scenario.link_of(communicator, costs), scenario.workers
     weights, gradients = sum(scenario.profile.sizes), workers * costs.sent_bytes
     waiting = workers * link.latency_s
-    rested_s = link.rested_bytes / link.bytes_per_s  # the way down is idle while gradients go up
+    rested_s = (
+        link.rested_bytes / link.bytes_per_s
+    )  # the master sends nothing while it receives gradients
     if weights <= gradients:
-        piece = min(
-            weights, 4 * piece_entries(weights // 4)
-        )  # each worker but the first waits for one
+        # Each worker but the first waits for one piece.
+        piece = min(weights, 4 * piece_entries(weights // 4))
         return max(0.0, (weights + (workers - 1) * piece) / link.bytes_per_s - rested_s) + waiting
     repeating = sum(cost.decode_s for cost in costs.each) * workers + scenario.profile.update_s
     going_s = max(0.0, gradients / link.bytes_per_s - rested_s)
@@ -231,9 +232,9 @@ def break_even(scenario: Scenario, costs: Costs, communicator: str, dense: Costs
     """
 
     def pays(bytes_per_s: float) -> bool:
-        there = scenario.over(bytes_per_s)
-        ours = predict(there, costs, communicator)
-        return PRECISION * ours.step_s < predict(there, dense, "Allreduce").step_s
+        scaled = scenario.over(bytes_per_s)
+        compressed = predict(scaled, costs, communicator)
+        return PRECISION * compressed.step_s < predict(scaled, dense, "Allreduce").step_s
 
     if not pays(SLOWEST):
         return 0.0

@@ -1,9 +1,9 @@
 """Model of hierarchical averaging: dense sums inside a host, and rails of buckets between hosts.
 
-The model follows `exchange/reductions/hierarchical.py`. The rank whose rail a bucket is in takes a
-dense message from each other rank of its host, adds them up, and then exchanges as the only worker
-of its host; in the end the rank gives the others the mean. Sums count as encoding and giving as
-decoding: the same rank's cores do both.
+The model follows `exchange/reductions/hierarchical.py`. The rank that owns a bucket's rail receives
+a dense message from each other rank of its host, adds them up, and exchanges as the only worker of
+its host. In the end the rank sends the mean to the other ranks of its host. The sums count as
+encoding, and sending the mean counts as decoding, since the same rank's cores do both.
 """
 
 import time
@@ -34,17 +34,15 @@ def flat_name(communicator: str) -> str:
 def measure_intra_host_link(repetitions: int = 10) -> Link:
     """Measures the transfer of a dense message between two ranks of this host.
 
-    The time covers packing, a copy through memory, checks and adding: no network.
-
-    That is packing, a copy through memory, checking and adding: no network is in it.
+    The time covers packing, a copy through memory, checks and adding, without a network.
     """
-    small_s, large_s = (taken_s(entries, repetitions) for entries in (SMALL, LARGE))
+    small_s, large_s = (message_s(entries, repetitions) for entries in (SMALL, LARGE))
     byte_s = max(large_s - small_s, 1e-9) / (4 * (LARGE - SMALL))
     return Link(1 / byte_s, small_s)
 
 
-def taken_s(entries: int, repetitions: int) -> float:
-    """Returns seconds of a message of so many entries, the fastest of several."""
+def message_s(entries: int, repetitions: int) -> float:
+    """Returns the seconds of a message of `entries` entries, the fastest of several."""
     sent, sums = (Addend(torch.zeros(entries), DENSE) for _ in range(2))
     times = []
     for _ in range(1 + repetitions):
@@ -55,7 +53,7 @@ def taken_s(entries: int, repetitions: int) -> float:
 
 
 def rails_done_s(flow: Flow, sizes: Sequence[int], cuts: Sequence[int], rails: int) -> float:
-    """Returns the time until everything is decoded, if the ranks of a host share out the messages.
+    """Returns the time until all messages are decoded if the ranks of a host share the messages.
 
     The rails encode and decode side by side, and share the link. Encoding in one rail delays all
     gradients, since a host's sum waits for its slowest rank.
@@ -77,7 +75,7 @@ def rails_done_s(flow: Flow, sizes: Sequence[int], cuts: Sequence[int], rails: i
         encoding[rail] += times.encode
         sending.append((encoded[rail], rail, times.send, times.decode))
     sent = 0.0
-    for moment, rail, send, decode in sorted(sending):  # the first to be encoded has the link
+    for moment, rail, send, decode in sorted(sending):  # the link sends in the order of encoding
         sent = max(sent, moment) + send
         decoded[rail] = max(decoded[rail], sent) + decode
     return max(decoded)

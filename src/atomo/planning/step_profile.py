@@ -1,4 +1,4 @@
-"""Times at which the gradients of a model are there: one worker's passes, timed in this process."""
+"""Times at which the gradients of a model are complete: passes of one worker in this process."""
 
 import time
 from dataclasses import dataclass
@@ -65,7 +65,9 @@ def measure_passes(
 def time_pass(
     model: Module, objective: Objective, batch: Batch, parameters: list[torch.nn.Parameter]
 ) -> tuple[float, float, list[float]]:
-    """Returns seconds of the forward pass, of the backward pass, and until each gradient."""
+    """Returns seconds of the forward pass, of the backward pass, and from the begin of the backward
+    pass until each gradient.
+    """
     for parameter in parameters:
         parameter.grad = None
     ready: dict[int, float] = {}

@@ -1,13 +1,13 @@
-"""A probe of a job: all its ranks measure the parts of a step at once, on their own hosts and
-links. A probe changes nothing.
+"""A probe of a job: all its ranks measure the parts of a step at the same time, on their own hosts
+and links. A probe changes nothing.
 
-timer.py            measurements that all ranks begin at once, and their shared numbers
+timer.py            measurements that all ranks begin together, and their shared numbers
 pass_profile.py     times of the gradients while all ranks compute
 slowing.py          delay of the passes by encoding beside them
-codec_costs.py      costs of codecs on all ranks at once
+codec_costs.py      costs of codecs while all ranks encode and decode
 links.py            time of a message as each communicator sends it
 probe_file.py       all of these, and their file
-preserved_state.py  restores everything that a pass may change
+preserved_state.py  restores all state that a pass may change
 """
 
 from atomo.planning.probe.codec_costs import measure_rank_costs

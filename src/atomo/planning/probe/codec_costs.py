@@ -1,6 +1,4 @@
-"""Costs of a codec while all ranks of a job encode and decode at once, since they share cores and
-memory.
-"""
+"""Costs of a codec while all ranks of a job encode and decode: they share cores and memory."""
 
 import statistics
 from dataclasses import replace

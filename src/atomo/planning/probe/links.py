@@ -1,8 +1,9 @@
-"""Latency and bandwidth of a job's links, as each communicator uses them from all ranks at once.
+"""Latency and bandwidth of a job's links, for each communicator, while all ranks send.
 
-Two large sizes are timed, which take a while, and shorter ones down to some kilobytes: messages
-that fit into the queues on their way may be faster. The figures include headers, acknowledgements,
-and cores that are busy with copies; so the effective bandwidth is below the link's nominal one.
+Two large messages are timed, which take a while, and shorter messages down to some kilobytes:
+messages that fit into the queues of the network may be faster. The figures include headers,
+acknowledgements, and cores that are busy with copies; so the effective bandwidth is below the
+link's nominal bandwidth.
 """
 
 import statistics
@@ -32,22 +33,22 @@ SMALL_BYTES: Final = 256
 SHORTEST_BYTES: Final = 8_000  # of the shortest message that shows a bandwidth
 FIRST_BYTES: Final = 64_000
 LARGEST_BYTES: Final = 16_000_000
-LONG_S: Final = 0.3  # of the larger message at least, if it is not the largest; more => surer
+LONG_S: Final = 0.3  # minimum time of the larger message, unless it has LARGEST_BYTES
 TIMES: Final = 5
 REST_S: Final = 0.1  # idle time after which a rate limit lets through its largest burst
-SLOW_S: Final = 0.01  # of a message, from which on a burst after idle time is worth measuring
+SLOW_S: Final = 0.01  # shortest message time at which a burst after idle time is measured
 MOST_BURST_BYTES: Final = 32_000.0  # of a link; a larger value is noise
 GATHERS: Final = "Allgather"
 SUMS: Final = tuple(name for name in COMM_TYPES if name not in (PARAMETER_SERVER, GATHERS))
 SUMMED: Final = (*SUMS, *(HALF + name for name in SUMS))
 LINKS: Final = (PARAMETER_SERVER, GATHERS, *SUMMED)
 """All names in `Scenario.measured`."""
-SHORTEST_S: Final = 1e-9  # of a byte; a clock may show no time at all
+SHORTEST_S: Final = 1e-9  # of a byte; a clock may show zero
 WHAT: Final = "a probe of the links"
 
 Send = Callable[[int, int], None]
-"""Exchanges messages: bytes of each, and their number. All are under way at once where the
-communicator works so.
+"""Exchanges messages: bytes of each, and their number. The messages overlap if the communicator
+allows that.
 """
 
 
@@ -65,13 +66,13 @@ def measure_links(
     Args:
         timer: the ranks.
         transport: connects the ranks.
-        timeout_s: the longest wait for one of them.
+        timeout_s: the longest wait for a rank.
         names: the links to measure, of `LINKS`; the same on all ranks.
-        under_way: number of messages at once that share a latency.
-        most_bytes: of a message of the job; longer messages are not tried.
+        under_way: number of overlapping messages that share a latency.
+        most_bytes: size of the job's largest message; longer messages are not tried.
 
     Returns:
-        The links; none if there is one rank.
+        The links; empty for a job with a single rank.
     """
     if transport.size < 2:
         return MappingProxyType({})
@@ -110,8 +111,8 @@ def links_for(comm_types: Collection[str], costs: Collection[Costs]) -> list[str
 class LinkTimer:
     """A timer of messages between all ranks."""
 
-    taken_s: Callable[[Callable[[], object]], float]
-    """Returns seconds until the last rank is done with work."""
+    slowest_s: Callable[[Callable[[], object]], float]
+    """Returns the seconds until the last rank has finished a function."""
     under_way: int
     most_bytes: int
 
@@ -121,14 +122,14 @@ class LinkTimer:
         size = self._large(send)
         half_s, whole_s = (self._typical_s(send, n, 1) for n in (size // 2, size))
         byte_s = max(SHORTEST_S, 2 * (whole_s - half_s) / size)
-        # The slope of two sizes should give the larger one's time, or nearly. If noise makes it far
-        # off, the longer time alone is surer.
+        # The slope between two sizes should predict the time of the larger message. If noise makes
+        # the slope far off, the time of the larger message alone is more accurate.
         if not 0.8 < byte_s * size / whole_s < 1.3:
             byte_s = max(SHORTEST_S, whole_s - small_s) / size
-        ahead = (small_s + byte_s * size - whole_s) / byte_s  # bytes that took no time
+        ahead = (small_s + byte_s * size - whole_s) / byte_s  # bytes beyond the bandwidth
         burst = min(exchange.crossings * max(0.0, ahead), MOST_BURST_BYTES)
-        taken_s = {size: whole_s, size // 2: half_s}
-        shorter = self._shorter(exchange, send, taken_s)
+        times_s = {size: whole_s, size // 2: half_s}
+        shorter = self._shorter(exchange, send, times_s)
         rested = min(exchange.crossings * self._rested_s(send) / byte_s, MOST_BURST_BYTES)
         speed = exchange.crossings / byte_s
         return Link(speed, small_s / exchange.latencies, burst, shorter, rested)
@@ -145,28 +146,28 @@ class LinkTimer:
         return max(0.0, busy_s - self._typical_s(send, FIRST_BYTES, 1, rest))
 
     def _shorter(
-        self, exchange: ExchangePattern, send: Send, taken_s: dict[int, float]
+        self, exchange: ExchangePattern, send: Send, times_s: dict[int, float]
     ) -> tuple[tuple[float, float], ...]:
-        """Returns the bytes and the bandwidth of shorter messages, and of those timed before.
+        """Returns the sizes and bandwidths of shorter messages, and of the messages in `times_s`.
 
         A message whose time is mostly latency shows no bandwidth, and is left out.
         """
         alone_s = self._typical_s(send, SMALL_BYTES, 1)
-        size = min(taken_s) // 2
+        size = min(times_s) // 2
         while size >= SHORTEST_BYTES:
-            taken_s[size] = self._typical_s(send, size, 1)
+            times_s[size] = self._typical_s(send, size, 1)
             size //= 4
         return tuple(
-            (float(size), exchange.crossings * size / (taken - alone_s))
-            for size, taken in sorted(taken_s.items())
-            if taken > 2 * alone_s + SHORTEST_S
+            (float(size), exchange.crossings * size / (seconds - alone_s))
+            for size, seconds in sorted(times_s.items())
+            if seconds > 2 * alone_s + SHORTEST_S
         )
 
     def _large(self, send: Send) -> int:
-        """Returns the bytes of a message that takes `LONG_S`, or of the longest."""
-        size, most = FIRST_BYTES, self.most_bytes
-        while (taken := self.taken_s(partial(send, size, 1))) < LONG_S and size < most:
-            size = min(most, size * (8 if taken < LONG_S / 8 else 2))
+        """Returns the size of a message that takes `LONG_S`, at most `most_bytes`."""
+        size, limit = FIRST_BYTES, self.most_bytes
+        while (seconds := self.slowest_s(partial(send, size, 1))) < LONG_S and size < limit:
+            size = min(limit, size * (8 if seconds < LONG_S / 8 else 2))
         return size
 
     def _typical_s(
@@ -174,22 +175,22 @@ class LinkTimer:
     ) -> float:
         """Returns the median seconds of several exchanges; calls `before` before each."""
 
-        def taken_s() -> float:
+        def exchange_s() -> float:
             before()
-            return self.taken_s(partial(send, size, count))
+            return self.slowest_s(partial(send, size, count))
 
-        return statistics.median(taken_s() for _ in range(TIMES))
+        return statistics.median(exchange_s() for _ in range(TIMES))
 
 
 def gather(collective: Collective, size: int, count: int) -> None:
-    """Sends as `Allgather` sends frames."""
+    """Sends messages as `Allgather` sends frames."""
     for arriving in [collective.gather(zeros(size), WHAT) for _ in range(count)]:
         for _ in arriving:
             pass
 
 
 def add_up(collective: Collective, spec: str, size: int, count: int) -> None:
-    """Sums as `Allreduce` does, in this codec's data type: one sum after another."""
+    """Sums as `Allreduce` does, in this codec's data type, one sum after another."""
     carrier = make_codec(spec)
     entries = size // carrier.fields(torch.Size([1]))[0].dtype.itemsize
     for _ in range(count):
@@ -197,7 +198,7 @@ def add_up(collective: Collective, spec: str, size: int, count: int) -> None:
 
 
 def serve(transport: Transport, timeout_s: float, size: int, count: int) -> None:
-    """Sends as the workers of a parameter server send to the master, which then ends the step."""
+    """Sends messages as workers send to a parameter server; its answer ends the step."""
     if transport.rank:
         for _ in range(count):
             transport.send(0, zeros(size), WHAT)

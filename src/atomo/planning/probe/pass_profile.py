@@ -32,7 +32,7 @@ class DryRun(Protocol):
 
     @property
     def workers(self) -> int:
-        """Number of ranks that compute gradients: the last ranks of all."""
+        """Number of ranks that compute gradients: the ranks with the highest numbers."""
 
     @property
     def computes(self) -> bool:
@@ -84,8 +84,8 @@ def measure_profile(dry_run: DryRun, timer: SynchronizedTimer, times: int) -> Pr
         times: number of timed passes.
 
     Returns:
-        The mean times of a step that waits for the slowest rank. Everything but the gradient is the
-        same on all ranks.
+        The mean times of a step that waits for the slowest rank. All times are the same on all
+        ranks; the gradient is this rank's.
     """
     stopwatch = Stopwatch(len(dry_run.buckets))
     for step in range(1, WARM_UP + times + 1):
@@ -116,7 +116,9 @@ def profile_of(
     *ready, end = times
     first, whole = min(ready), max(ready)
     return Profile(
-        first + end - whole,  # what follows the backward pass delays the step as what precedes it
+        first
+        + end
+        - whole,  # time after the backward pass delays the step as much as time before it
         tuple(moment - first for moment in ready),
         whole - first,
         gradient,

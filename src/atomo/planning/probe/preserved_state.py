@@ -1,4 +1,4 @@
-"""A stretch of passes that leaves no trace: later computations have the same bits as without it."""
+"""Passes without effect on later computations, which have the same bits as without the passes."""
 
 import random
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ __all__ = ["preserved_state"]
 
 @contextmanager
 def preserved_state(model: Module) -> Iterator[None]:
-    """Restores what passes of `model` change: its buffers, such as batch norm's statistics, its
-    gradients, and the random state of Python, NumPy and PyTorch.
+    """Restores the state that passes of `model` change: its buffers, such as batch norm's
+    statistics, its gradients, and the random state of Python, NumPy and PyTorch.
     """
     tensors = [*model.parameters(), *model.buffers()]
     before = [tensor.detach().clone() for tensor in model.buffers()]

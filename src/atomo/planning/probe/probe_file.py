@@ -1,4 +1,4 @@
-"""The file of a probe, in JSON: written whole, and checked in all its parts when read."""
+"""The JSON file of a probe: written atomically, and checked completely when it is read."""
 
 import json
 import math
@@ -29,7 +29,7 @@ NO_LINK: Final = Link(1e12, 0.0)  # of a single rank
 @final
 @dataclass(frozen=True)
 class ProbeSubject:
-    """The job and the hosts that a probe is of; the probe says nothing of others."""
+    """The job and the hosts of a probe; the probe is valid for no others."""
 
     hosts: tuple[str, ...]
     """Host names by rank."""
@@ -122,8 +122,8 @@ def read_probe(path: Path) -> tuple[ProbeSubject, Probe]:
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
     except UNREADABLE as error:
-        what = (f"no {error}" if isinstance(error, KeyError) else str(error))[:200]
-        raise DataError(f"{path}: is no probe of this version ({what}); delete it") from error
+        reason = (f"no {error}" if isinstance(error, KeyError) else str(error))[:200]
+        raise DataError(f"{path}: is no probe of this version ({reason}); delete it") from error
 
 
 def probe_from(document: Any) -> tuple[ProbeSubject, Probe]:
@@ -157,7 +157,7 @@ def costs_from(record: Any, tensors: int) -> Costs:
     """Parses the costs of a number of tensors, as `asdict` writes them.
 
     Raises:
-        ValueError, TypeError, KeyError: the value is no record of costs.
+        ValueError, TypeError, KeyError: `record` is no record of costs.
     """
     each = tuple(cost_from(cost) for cost in record["each"])
     if len(each) != tensors:
@@ -180,11 +180,11 @@ def link_from(record: Any) -> Link:
     latency_s, burst = (number(record[name], name) for name in ("latency_s", "burst_bytes"))
     shorter = tuple(
         (number(size, "a message's size"), number(rate, "its bandwidth"))
-        for size, rate in record.get("shorter", ())  # older probes have none
+        for size, rate in record.get("shorter", ())  # not in older files
     )
     if not all(rate for _, rate in shorter) or [*shorter] != sorted(shorter):
         raise ValueError(f"bandwidths by size are {shorter!r}")
-    rested = number(record.get("rested_bytes", 0.0), "rested_bytes")  # nor this
+    rested = number(record.get("rested_bytes", 0.0), "rested_bytes")  # not in older files
     return Link(speed, latency_s, burst, shorter, rested)
 
 
@@ -198,8 +198,8 @@ def shape_from(sides: Any) -> list[int]:
     return shape
 
 
-def number(value: Any, name: str, most: float = 1e18) -> float:
-    """Returns a number from 0 to `most`. Raises ValueError for anything else."""
-    if type(value) not in (int, float) or not 0 <= value <= most:
-        raise ValueError(f"{name} is {value!r}: give a number from 0 to {most:g}")
+def number(value: Any, name: str, maximum: float = 1e18) -> float:
+    """Returns a number from 0 to `maximum`. Raises ValueError for anything else."""
+    if type(value) not in (int, float) or not 0 <= value <= maximum:
+        raise ValueError(f"{name} is {value!r}: give a number from 0 to {maximum:g}")
     return float(value)

@@ -22,13 +22,13 @@ def measure_slowing(
 ) -> float:
     """Measures the seconds by which a second of encoding delays the passes beside it, 0..1.
 
-    Passes are timed alone, and beside a thread that encodes again and again. Encoding is timed on
-    all ranks at once.
+    Passes are timed alone, and beside a thread that encodes again and again. All ranks encode at
+    the same time.
 
     Args:
-        dry_run: this rank's steps, some of which were run already.
+        dry_run: this rank's steps, after some warm-up steps.
         timer: the ranks.
-        device: where it computes.
+        device: of the computation.
         times: number of timed passes, alone and beside encoding.
     """
     encode = encode_work(sum(bucket.size for bucket in dry_run.buckets), device)

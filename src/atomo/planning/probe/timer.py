@@ -1,4 +1,4 @@
-"""Measurements that all ranks begin at once, and whose numbers all ranks share."""
+"""Measurements that all ranks begin together, with numbers that all ranks share."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,36 +21,36 @@ class SynchronizedTimer:
     def __init__(self, collective: Collective) -> None:
         self.collective = collective
 
-    def gather(self, numbers: Sequence[float], what: str) -> list[list[float]]:
+    def gather(self, numbers: Sequence[float], label: str) -> list[list[float]]:
         """Gathers the same count of numbers from every rank; returns them by rank.
 
         Raises:
             FrameError: a rank has another count of numbers.
         """
-        # The leading zero keeps the message of no numbers from being empty.
-        mine = np.frombuffer(np.array([0.0, *numbers], NUMBER).tobytes(), np.uint8)
+        # The leading zero makes the message of an empty list valid: no message may be empty.
+        own = np.frombuffer(np.array([0.0, *numbers], NUMBER).tobytes(), np.uint8)
         rows = []
-        for rank, data in enumerate(self.collective.gather(mine, what)):
-            if data.size != mine.size:
+        for rank, data in enumerate(self.collective.gather(own, label)):
+            if data.size != own.size:
                 raise FrameError(
-                    f"rank {rank} measured {data.size // NUMBER.itemsize - 1} numbers of {what}, "
+                    f"rank {rank} measured {data.size // NUMBER.itemsize - 1} numbers of {label}, "
                     f"this one {len(numbers)}: do all hosts run the same version?"
                 )
             rows.append(np.frombuffer(data.tobytes(), NUMBER)[1:].tolist())
         return rows
 
-    def agree(self, mine: bool) -> bool:
+    def agree(self, own: bool) -> bool:
         """Returns rank 0's answer on all ranks."""
-        return bool(self.gather([float(mine)], "an answer")[0][0])
+        return bool(self.gather([float(own)], "an answer")[0][0])
 
     def barrier(self) -> None:
         """Waits for all ranks; returns at nearly the same time on each."""
         self.gather([], "the begin of a measurement")
 
     def slowest_s(self, work: Callable[[], object]) -> float:
-        """Returns the seconds until the last rank is done with work that all begin at once."""
+        """Returns the seconds until the last rank has finished `work`, which all begin together."""
         self.barrier()
         started = time.perf_counter()
         work()
-        taken = time.perf_counter() - started
-        return max(seconds for (seconds,) in self.gather([taken], "a time"))
+        seconds = time.perf_counter() - started
+        return max(seconds for (seconds,) in self.gather([seconds], "a time"))

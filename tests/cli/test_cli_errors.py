@@ -25,7 +25,7 @@ from atomo.transports import network
 QUICK = ["train", "--n=2", "--network=FC", "--batch-size=8", "--threads=1", "--evaluator=none"]
 QUICK += ["--code=sgd"]
 SHORT = {"n": 2, "network": "FC", "code": "sgd", "batch_size": 8, "threads": 1}
-DAMAGED = "is damaged: its hash is not the one in its manifest"
+DAMAGED = "is damaged: its hash differs from its manifest"
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -154,7 +154,7 @@ def test_a_run_alone_has_no_module_imported(
     (tmp_path / "metrics.jsonl").write_text('{"step": 3, "step_s": 1.0}\n')
     for words in (["--weights", str(tmp_path / "m.safetensors")], [str(tmp_path)]):
         assert main(["explain", *words]) != 0
-        assert "not done because a file says so" in capsys.readouterr().err
+        assert "a file alone cannot ask for that" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

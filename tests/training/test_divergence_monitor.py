@@ -106,7 +106,7 @@ def test_what_trains_is_told_nothing(changes):
         ({"n": 2, "noise_damping": False}, r"errors of svd .* so few workers \(1\)"),
         ({"optimizer": "adam"}, "--noise-damping on with --optimizer sgd"),
         ({"n": 4, "num_aggregate": 1, "code": "topk"}, "1 of 3 workers close a step"),
-        ({"code": "topk", "memory": "dgc(masking=False)"}, "keeps the momentum of what was sent"),
+        ({"code": "topk", "memory": "dgc(masking=False)"}, "keeps the momentum of sent entries"),
         (
             {"comm_type": "PowerSGD"},
             "the factors of --comm-type PowerSGD have delayed; give --memory dgc, a lower --lr",

@@ -124,7 +124,7 @@ class EncodingErrors:
         "norm of one encoding's error over norm of the gradient; a memory sends the error later"
     )
     positive: float = column("the same over the positive entries alone")
-    negative: float = column("the same over the negative ones")
+    negative: float = column("the same over the negative entries alone")
     big: float = column("the same over the twentieth of the entries with the largest magnitudes")
     small: float = column("the same over all others")
 

@@ -68,9 +68,9 @@ class Limits:
             costs: of each tensor.
             budget: bytes that may still be allocated.
         """
-        known = list(costs)
-        self.within_bytes(self.bytes - budget + max((cost.room for cost in known), default=0))
-        work = sum(cost.work + PER_TENSOR.work for cost in known)
+        declared = list(costs)
+        self.within_bytes(self.bytes - budget + max((cost.room for cost in declared), default=0))
+        work = sum(cost.work + PER_TENSOR.work for cost in declared)
         if work > self.work:
             raise FrameError(
                 f"decoding takes up to {work} visits of entries; at most {self.work} for a frame "

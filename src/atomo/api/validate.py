@@ -29,7 +29,7 @@ __all__ = [
     "whole",
 ]
 
-LOWEST_SEED, HIGHEST_SEED = -(2**63), 2**64 - 1  # what a generator takes
+LOWEST_SEED, HIGHEST_SEED = -(2**63), 2**64 - 1  # the range of torch.Generator
 
 
 def as_codec(code: object) -> Codec[Any]:

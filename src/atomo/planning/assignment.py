@@ -1,8 +1,8 @@
 """Assignment of a codec to each tensor: least predicted step time within an error budget.
 
 A step's time is no sum over tensors: encoding, sending and decoding overlap each other and the
-backward pass. The knapsack (`knapsack.py`), whose times are sums, is therefore solved for several
-weights of the three stages. The flow-shop model predicts a step for each of these solutions and for
+backward pass. The knapsack (`knapsack.py`) assumes sums of times. It is solved for several weights
+of the three stages. The flow-shop model predicts a step for each of these solutions and for
 each single codec. The fastest assignment is then improved tensor by tensor with the same model.
 """
 

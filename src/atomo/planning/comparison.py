@@ -26,7 +26,7 @@ DENSE: Final = ("sgd", "bf16")
 # With other communicators, ranks first agree on the entries to send: the error of the codec alone
 # says little.
 FRAMES: Final = (PARAMETER_SERVER, "Allgather", "Allreduce")
-BASELINE: Final = "bf16"  # over Allreduce: what compression has to beat
+BASELINE: Final = "bf16"  # over Allreduce; compression must be faster
 OTHER_SIZES: Final = (8, 64, 1024)  # workers
 MIN_GAIN: Final = 1.02  # ratio of step times; a smaller gain is not worth a codec's error
 

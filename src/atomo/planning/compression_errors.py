@@ -2,8 +2,8 @@
 
 The error of a codec C on a tensor g is E ||C(g) - g||^2 over ||g||^2 of the whole gradient: the
 errors of all tensors add up to the error of the whole gradient, whichever codec each tensor has.
-Theory counts in the same unit: 1 - delta of a contraction, whose error a memory stores as residual,
-and omega of an unbiased codec, whose error is omega / W in the mean of W workers.
+Theory counts in the same unit: 1 - delta of a contraction (a memory stores the error as residual),
+and omega of an unbiased codec (the mean of W workers has an error of omega / W).
 """
 
 from collections.abc import Mapping

@@ -32,7 +32,7 @@ class Link:
 
     A message that fits into the queues of a link goes at its full speed. Of a longer message a part
     is dropped, and waits until TCP sends that part again; the bandwidth of long messages therefore
-    says little about short ones.
+    says little about short messages.
     """
     rested_bytes: float = 0.0
     """Bytes that go faster in a direction that was idle for a while: the burst that a rate limit

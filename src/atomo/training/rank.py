@@ -1,4 +1,4 @@
-"""One rank of a run, whichever it is, and what happens when it fails."""
+"""The life of one rank of a run, from its role to its exit after a failure."""
 
 import sys
 import traceback
@@ -36,15 +36,16 @@ def run_rank(
 ) -> None:
     """Runs this rank to the end of the job; an error ends the whole job.
 
-    Whatever ends it is told at once: a `SystemExit` of a model, or the `KeyboardInterrupt` of a
-    signal that this process alone got, would else be noticed by the others after their timeout.
+    Every exception ends the job immediately, also a `SystemExit` of a model or a
+    `KeyboardInterrupt` of this process alone: otherwise the other ranks would wait until their
+    timeout.
 
     Args:
         settings: the resolved settings, the same on every rank.
         transport: connects the ranks.
-        tell: gets the events of rank 0.
-        interrupted: tells rank 0 to have a checkpoint written, and to end.
-        failed: gets the exit code before this rank aborts the job, once it has said why.
+        tell: receives the events of rank 0.
+        interrupted: returns True if rank 0 should write a checkpoint and end the run.
+        failed: receives the exit code, after the error was printed and before the job is aborted.
     """
     end: Master | Worker | Replicated | None = None
     step = 0
@@ -52,7 +53,7 @@ def run_rank(
         torch.set_num_threads(threads_of(settings, transport))
         device = device_of(settings, transport)
         if device.type == "cuda":
-            torch.cuda.set_device(device)  # what is launched from here on goes there
+            torch.cuda.set_device(device)  # later kernel launches go to this device
         if sums_on_gpus(settings):
             transport.open_device_channels(settings.timeout)
         if wants_gpu(settings.enable_gpu) and transport.rank == 0 and transport.staging:
@@ -80,7 +81,7 @@ def plan_group(
     device: torch.device,
     tell: Callable[[Event], None],
 ) -> PlanGroup:
-    """Returns the ranks that plan the job; rank 0 tells what a plan lacks and how long it takes."""
+    """Returns the ranks that plan the job; rank 0 reports cautions and the time of the plan."""
 
     def warn(why: str) -> None:
         tell(Caution(why))
@@ -99,7 +100,7 @@ def make_end(
     interrupted: Callable[[], bool],
     control: RunControl = NO_CONTROL,
 ) -> Master | Worker | Replicated:
-    """Builds this rank's role; without a master, all ranks are alike."""
+    """Builds this rank's role: master, worker, or replica in a run without a master."""
     if not has_master(job.settings.comm_type):
         return Replicated(job, transport, device, tell, interrupted, control)
     if transport.rank == 0:
@@ -112,16 +113,14 @@ def where(settings: Settings, rank: int, step: int) -> str:
     role = ""
     if has_master(settings.comm_type):
         role = " (master)" if rank == 0 else " (worker)"
-    # A worker counts the step that it is at, all others those that are done.
+    # A worker has the number of the current step; other roles have that of the last finished step.
     at = "step" if role == " (worker)" else "after step"
     return f"rank {rank}{role}, " + (f"{at} {step}" if step else "before the first step")
 
 
 def concerns_one(error: BaseException, end: Master | Worker | Replicated | None, rank: int) -> bool:
-    """True if no other rank can be expected to meet this error, and the others can do without this
-    rank.
-    """
-    if isinstance(error, KeyboardInterrupt):  # a signal to this process, as any that kills it
+    """Returns True if this error is likely on this rank alone, and the job can lose this rank."""
+    if isinstance(error, KeyboardInterrupt):  # a signal to this process alone
         return rank > 0
     alone = isinstance(end, Worker) or (isinstance(end, Replicated) and end.outlives)
     return alone and not isinstance(error, AtomoError)
@@ -135,15 +134,15 @@ def fail(
     *,
     alone: bool,
 ) -> NoReturn:
-    """Says what went wrong, once and on this rank, and takes the job down with it.
+    """Prints the error once, on this rank, and aborts the job.
 
-    What no other rank can be expected to meet takes down a worker alone, as a signal would, where
-    the others survive that.
+    If the error concerns this rank alone and the transport is fault tolerant, only this process
+    ends, as after a signal.
     """
     leaves = alone and transport.fault_tolerant
-    # Bounded: mpirun takes seconds to pass on megabytes, and nobody hears of the end before.
+    # Bounded: mpirun takes seconds to forward megabytes, and delays the abort by as much.
     text = visible(shorten(reason_of(error).rstrip()))
-    with suppress(OSError):  # who reads it may be gone
+    with suppress(OSError):  # the reader of stderr may have ended
         sys.stderr.write(f"atomo: {'lost ' * leaves}{place}: {text}\n")
         sys.stderr.flush()
     if leaves:
@@ -165,18 +164,16 @@ def reason_of(error: BaseException) -> str:
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Returns the exit code of a job that an error ends; not the one that a
-    `SystemExit` asks for.
-    """
+    """Returns the exit code of a job that an error ends; the code of a `SystemExit` is ignored."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return error.exit_code if isinstance(error, AtomoError) else AtomoError.exit_code
 
 
 def sums_on_gpus(settings: Settings) -> bool:
-    """Returns True if dense sums may go from GPU to GPU; with a master there are none."""
-    wanted = settings.cuda_aware_mpi == MPI_AUTO and wants_gpu(settings.enable_gpu)
-    return wanted and not has_master(settings.comm_type)
+    """Returns True if dense sums may go from GPU to GPU; a parameter server has no such sums."""
+    on_gpu = settings.cuda_aware_mpi == MPI_AUTO and wants_gpu(settings.enable_gpu)
+    return on_gpu and not has_master(settings.comm_type)
 
 
 def threads_of(settings: Settings, transport: Transport) -> int:
@@ -187,10 +184,10 @@ def threads_of(settings: Settings, transport: Transport) -> int:
 
 
 def device_of(settings: Settings, transport: Transport) -> torch.device:
-    """Returns the CPU, or this rank's of the GPUs of its host.
+    """Returns the CPU, or this rank's GPU among those of its host.
 
     Raises:
-        ConfigError: a GPU was asked for, and this host has none that PyTorch can use.
+        ConfigError: the settings want a GPU, but PyTorch sees no GPU on this host.
     """
     is_master = transport.rank == 0 and has_master(settings.comm_type)
     on_cpu = is_master and settings.master_device == CPU

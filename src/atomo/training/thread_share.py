@@ -1,8 +1,8 @@
-"""Number of threads of each rank, so that all ranks together keep every core busy, once.
+"""Number of threads of each rank: all ranks of a machine together have one thread for each core.
 
 Ranks share cores if they share a kernel and may run on the same cores: processes of one host, and
-hosts that are containers or virtual machines on one machine. Host names do not show this: two such
-hosts that each took all cores would wait for each other's threads at every operation.
+hosts that are containers on one machine. Host names do not show this. If two such hosts each took
+all cores, they would wait for each other's threads at every operation.
 """
 
 import os
@@ -22,26 +22,26 @@ KERNEL: Final = Path("/proc/sys/kernel/random/boot_id")  # of Linux; new at each
 
 
 def share_of_cores(comm_type: str, transport: Transport, timeout_s: float, spares: int = 0) -> int:
-    """Threads for this rank: its cores over the ranks that compute on them.
+    """Returns the number of threads of this rank: its cores over the ranks that compute on them.
 
-    A master mostly waits while workers compute, and is not one of them; nor is a spare.
+    A master is not counted, since it mostly waits while workers compute; nor is a spare.
 
     Args:
-        comm_type: says whether there is a master.
-        transport: connects the ranks, every one of which calls this.
-        timeout_s: the longest wait for one of them.
-        spares: how many ranks, the last, wait.
+        comm_type: the communicator, with or without a master.
+        transport: connects the ranks; all ranks must call this function.
+        timeout_s: the longest wait for a rank.
+        spares: number of spares, the ranks with the highest numbers.
 
     Raises:
-        TransportError: a rank is gone, or does not answer.
+        TransportError: a rank has ended, or does not answer.
     """
-    mine = usable_cores()
-    key = np.frombuffer(f"{kernel()} {mine}".encode(), np.uint8)
+    cores = usable_cores()
+    key = np.frombuffer(f"{kernel()} {cores}".encode(), np.uint8)
     keys = [*Direct(transport, timeout_s).gather(key, "the cores of the ranks")]
-    beside = [rank for rank, other in enumerate(keys) if np.array_equal(other, key)]
+    beside = [rank for rank, peer_key in enumerate(keys) if np.array_equal(peer_key, key)]
     first = 1 if has_master(comm_type) else 0
     computing = [rank for rank in beside if first <= rank < transport.size - spares]
-    return max(1, len(mine) // max(1, len(computing)))
+    return max(1, len(cores) // max(1, len(computing)))
 
 
 def usable_cores() -> list[int]:
@@ -52,5 +52,5 @@ def usable_cores() -> list[int]:
 
 
 def kernel() -> str:
-    """Returns a name that tells kernels apart."""
+    """Returns a name that is different for each running kernel."""
     return KERNEL.read_text().strip() if KERNEL.exists() else socket.gethostname()

@@ -395,7 +395,7 @@ def test_a_folder_that_cannot_be_read_is_waited_for(tmp_path, capsys):
     assert order(reported(settings(folder), goes, nothing, comes_back)) == [1, 2]
     said = capsys.readouterr().err.splitlines()
     assert [line.split(":")[0] for line in said] == ["storage", "storage"]
-    assert "Not a directory; it is looked for again" in said[0]
+    assert "Not a directory; the evaluator tries again" in said[0]
     assert "can be read again" in said[1]
 
 

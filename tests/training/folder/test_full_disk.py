@@ -72,7 +72,7 @@ def test_more_steps_than_can_wait_are_counted(full, tmp_path, monkeypatch):
     for step in (1, 2, 3, 4):  # the first is written
         log.write(replace(STEP, step=step))
     make_room()
-    with pytest.raises(CheckpointError, match="lacks 1 steps: more than 2 waited"):
+    with pytest.raises(CheckpointError, match="lacks 1 steps: more than 2 could not be written"):
         log.__exit__(None, None, None)
     assert written(log.path) == [1, 3, 4]
 

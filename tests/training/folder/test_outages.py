@@ -57,7 +57,7 @@ def test_attempts_are_further_and_further_apart_and_told_twice():
     assert at == [0, 1, 3, 7, 15, 31, 63, 123, 183]
     assert outage.attempt(lambda: None)
     assert [(one.works, one.failures) for one in told] == [(False, 1), (True, 9)]
-    assert told[0].text.startswith("cannot write x: No space left on device; training goes on")
+    assert told[0].text.startswith("cannot write x: No space left on device; training continues")
     assert told[1].text == (
         "checkpoints can be written again, after 9 attempts in 200.0 s that failed"
     )

@@ -119,7 +119,9 @@ def test_where_no_checkpoint_is_whole_it_says_so(tmp_path):
     common = {"n": 2, "network": SMALL, "code": "sgd", "batch_size": 8}
     run_threads(settings(tmp_path, max_steps=1, **common))
     damage(tmp_path, 1)
-    with pytest.raises(CheckpointError, match="none before it is whole; --resume never starts"):
+    with pytest.raises(
+        CheckpointError, match="all earlier checkpoints are damaged, too; --resume never starts"
+    ):
         find_snapshot(settings(tmp_path, **common))
 
 

@@ -116,7 +116,7 @@ def test_messages_of_other_hosts_are_not_taken_over_and_a_line_says_so(tmp_path)
 )
 def test_a_file_that_is_no_such_thing_is_refused(text, tmp_path) -> None:
     (tmp_path / MESSAGES_FILE).write_text(text)
-    with pytest.raises(CheckpointError, match="take it away, and they are found anew"):
+    with pytest.raises(CheckpointError, match="remove it to have messages found anew"):
         kept_messages(settings(tmp_path, fusion="auto"), "of this")
 
 

@@ -249,7 +249,7 @@ def test_who_finds_a_new_prediction_off_as_well_says_so_once(tmp_path: Path) -> 
         loop._drifts(replace(STEP, step=step, step_s=0.9))
     (caution,) = events
     assert isinstance(caution, Caution)
-    assert caution.text.startswith("steps take 900.0 ms where 500.0 were predicted from what was")
+    assert caution.text.startswith("steps take 900.0 ms where 500.0 were predicted from the last")
 
 
 def test_a_run_that_measures_again_goes_on_from_where_it_is(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ class LinkTimer:
     ) -> tuple[tuple[float, float], ...]:
         """Returns the sizes and bandwidths of shorter messages, and of the messages in `times_s`.
 
-        A message whose time is mostly latency shows no bandwidth, and is left out.
+        A message with mostly latency shows no bandwidth, and is left out.
         """
         alone_s = self._typical_s(send, SMALL_BYTES, 1)
         size = min(times_s) // 2

@@ -2,12 +2,12 @@
 
     step-00000050.model.safetensors      parameters and buffers
     step-00000050.optimizer.safetensors  the state of the optimizer
-    step-00000050.worker-1.safetensors   what the worker of rank 1 keeps back, and so on
+    step-00000050.worker-1.safetensors   residuals and buffers of the worker of rank 1, and so on
     step-00000050.json                   step, configuration, and size and hash of each file
 
-A checkpoint exists from the moment its manifest does, and the manifest appears last and goes first,
-so nobody ever sees half a checkpoint. No pickle: a checkpoint may come from a stranger, and loading
-it checks everything and runs nothing.
+A checkpoint exists while its manifest exists. The manifest is written last and deleted first, so
+that no reader sees half a checkpoint. There is no pickle: a checkpoint may be untrusted, and
+loading checks all of it and executes nothing.
 """
 
 import time
@@ -22,7 +22,13 @@ from torch import Tensor
 
 from atomo.errors import CheckpointError
 from atomo.training.checkpoints.data_files import read
-from atomo.training.checkpoints.index import CheckpointGone, found, latest, read_manifest, steps
+from atomo.training.checkpoints.index import (
+    CheckpointGone,
+    latest,
+    read_manifest,
+    read_patiently,
+    steps,
+)
 from atomo.training.checkpoints.manifest import (
     Entry,
     Manifest,
@@ -57,13 +63,13 @@ Part = Literal["model", "optimizer", "workers"]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All that a run needs to go on as if it had never stopped. Any mapping may be empty."""
+    """The complete state of a run after a step. Any mapping may be empty."""
 
     step: int
     model: Mapping[str, Tensor]
     """Parameters and buffers, by their name in the model's `state_dict`."""
     optimizer: Mapping[str, Tensor]
-    """By flat names such as "momentum_buffer/conv1.weight"."""
+    """State of the optimizer, by flat names such as "momentum_buffer/conv1.weight"."""
     workers: tuple[Mapping[str, Tensor], ...]
     """Memories of the workers of rank 1, 2, ..., by flat names."""
     config: Mapping[str, SettingValue]
@@ -73,13 +79,13 @@ def save(folder: Path, snapshot: Snapshot, keep: int = 0) -> Path:
     """Writes a checkpoint and returns the path of its manifest.
 
     Args:
-        folder: created when it does not exist.
+        folder: created if it does not exist.
         snapshot: tensors of any device, stride or shared storage.
-        keep: how many of the newest checkpoints stay; 0 keeps all.
+        keep: number of the newest checkpoints to keep; 0 keeps all.
 
     Raises:
-        CheckpointError: it cannot be written, and those already there are intact; or an old one
-            cannot be deleted.
+        CheckpointError: the checkpoint cannot be written, and existing checkpoints are intact; or
+            an old checkpoint cannot be deleted.
     """
     path = write(folder, snapshot)
     if keep:
@@ -88,18 +94,18 @@ def save(folder: Path, snapshot: Snapshot, keep: int = 0) -> Path:
 
 
 def write(folder: Path, snapshot: Snapshot) -> Path:
-    """Does the first half of `save`: once it returns, the checkpoint is there."""
+    """Writes a checkpoint as `save` does, without deleting old checkpoints."""
     path = folder / manifest_name(snapshot.step)
-    # The order of `file_names`: what is read relies on it.
+    # In the order of `file_names`, which readers rely on.
     parts = [snapshot.model, snapshot.optimizer, *snapshot.workers]
     files = file_names(snapshot.step, len(snapshot.workers))
     with Staging(folder) as staging:
-        listed = [stage(staging, *file) for file in zip(files, parts, strict=True)]
-        # Written last, so published last: from then on, and not before, there is a checkpoint.
-        manifest = Manifest(snapshot.step, snapshot.config, tuple(listed))
+        entries = [stage(staging, *file) for file in zip(files, parts, strict=True)]
+        # The manifest is written last, and so published last: the checkpoint exists from then on.
+        manifest = Manifest(snapshot.step, snapshot.config, tuple(entries))
         staging.write(path.name, encode_manifest(manifest))
         staging.publish()
-    # Of an older checkpoint of this step with more workers, whose manifest has just been replaced.
+    # Delete files of an older checkpoint of this step with more workers: its manifest is replaced.
     with suppress(CheckpointError):
         delete_data(folder, snapshot.step, spare=files)
     return path
@@ -113,17 +119,17 @@ def load(
     patience_s: float = PATIENCE_S,
     wait: Wait = time.sleep,
 ) -> Snapshot:
-    """Reads a checkpoint and checks it. Tensors are on the CPU; parts not asked for are empty.
+    """Reads a checkpoint and checks it. Tensors are on the CPU; other parts than `parts` are empty.
 
     Raises:
-        CheckpointGone: there is none for this step, and none came within `patience_s`.
-        CheckpointError: it cannot be read, or is not what its manifest says.
+        CheckpointGone: the step has no checkpoint, and none appears within `patience_s`.
+        CheckpointError: the checkpoint cannot be read, or differs from its manifest.
     """
-    return found(folder, step, lambda: attempt(folder, step, parts), patience_s, wait)
+    return read_patiently(folder, step, lambda: attempt(folder, step, parts), patience_s, wait)
 
 
 def stage(staging: Staging, name: str, tensors: Mapping[str, Tensor]) -> Entry:
-    """Writes one file, still under a temporary name, tensor by tensor."""
+    """Writes one file under a temporary name, tensor by tensor."""
     file, digest = tensor_file(tensors), xxhash.xxh3_128()
 
     def hashed() -> Iterator[memoryview]:

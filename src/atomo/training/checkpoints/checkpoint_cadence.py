@@ -1,4 +1,4 @@
-"""Cadence of checkpoints: every few steps, and every few seconds beside."""
+"""Cadence of checkpoints: every few steps, and also every few seconds."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ __all__ = ["Cadence"]
 
 @final
 class Cadence:
-    """Tells after each step whether a checkpoint is due."""
+    """Schedule of checkpoints: decides after each step if a checkpoint is due."""
 
     def __init__(
         self, every_steps: int, every_s: float, clock: Callable[[], float] = time.monotonic
@@ -18,7 +18,7 @@ class Cadence:
 
         Args:
             every_steps: a checkpoint is due after each multiple of this step.
-            every_s: and once the last is so old; 0: whatever its age.
+            every_s: also due if the last checkpoint is this old, in seconds; 0: at no age.
             clock: in seconds.
         """
         self._every_steps, self._every_s, self._clock = every_steps, every_s, clock
@@ -38,5 +38,5 @@ class Cadence:
         return 0 < self._every_s <= self._clock() - self._since - by_s
 
     def due(self, step: int) -> bool:
-        """Returns True if a checkpoint is due after this step, whatever the last one's age."""
+        """Returns True if a checkpoint is due after this step, by its number alone."""
         return step % self._every_steps == 0

@@ -1,4 +1,4 @@
-"""The files of a checkpoint that hold tensors: read, or only checked, against their manifest."""
+"""The tensor files of a checkpoint: read, or only checked, against their manifest."""
 
 import os
 from collections.abc import Iterator
@@ -22,15 +22,15 @@ PIECE: Final = 2**20  # bytes
 
 
 def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
-    """Reads the tensors of one file, once its size and its hash are as in the manifest."""
+    """Reads the tensors of a file after a check of its size and its hash."""
     path = folder / entry.name
     with open_plain(path) as file:
         size = os.fstat(file.fileno()).st_size
-        check_size(path, size, entry)  # before anything is read: a sparse file may claim terabytes
+        check_size(path, size, entry)  # before reading: a sparse file may have terabytes
         if size > (memory := memory_bytes()):
             raise CheckpointError(f"{path} has {size} bytes; this machine's memory has {memory}")
         data = file.read(size)
-    # The parser sees the bytes only once they are those that were written.
+    # The parser only sees bytes with the hash in the manifest.
     check_hash(path, xxhash.xxh3_128_hexdigest(data), entry)
     try:
         return safetensors.torch.load(data)
@@ -39,7 +39,7 @@ def read(folder: Path, entry: Entry) -> dict[str, Tensor]:
 
 
 def verify(folder: Path, step: int) -> None:
-    """Raises CheckpointError unless each file of a checkpoint is there, with its size and hash."""
+    """Raises CheckpointError unless each file of a checkpoint has its size and hash."""
     with unread(folder / manifest_name(step)):
         for entry in read_manifest(folder, step).files:
             with open_plain(folder / entry.name) as file:
@@ -48,7 +48,7 @@ def verify(folder: Path, step: int) -> None:
 
 
 def last_whole(folder: Path) -> int | None:
-    """Returns the last step that has a checkpoint with all files as they were written.
+    """Returns the last step with an undamaged checkpoint, or None.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -61,15 +61,15 @@ def last_whole(folder: Path) -> int | None:
 
 
 def check_size(path: Path, size: int, entry: Entry) -> None:
-    """Raises CheckpointError."""
+    """Raises CheckpointError if a file has another size than its manifest says."""
     if size != entry.size:
         raise CheckpointError(f"{path} has {size} bytes; its manifest says {entry.size}")
 
 
 def check_hash(path: Path, digest: str, entry: Entry) -> None:
-    """Raises CheckpointError."""
+    """Raises CheckpointError if a file has another hash than its manifest says."""
     if digest != entry.digest:
-        raise CheckpointError(f"{path} is damaged: its hash is not the one in its manifest")
+        raise CheckpointError(f"{path} is damaged: its hash differs from its manifest")
 
 
 def hash_of(file: BinaryIO) -> str:
@@ -82,9 +82,9 @@ def hash_of(file: BinaryIO) -> str:
 
 @contextmanager
 def unread(path: Path) -> Iterator[None]:
-    """Translates what the system says about a failed read."""
+    """Translates an OSError of a read into CheckpointError."""
     try:
         yield
     except OSError as error:
-        where = error.filename or path
-        raise CheckpointError(f"cannot read {where}: {error.strerror}") from error
+        name = error.filename or path
+        raise CheckpointError(f"cannot read {name}: {error.strerror}") from error

@@ -17,23 +17,31 @@ from atomo.training.checkpoints.manifest import (
 )
 from atomo.training.folder.run_folder import PATIENCE_S, TRANSIENT, Wait, names, patiently
 
-__all__ = ["CheckpointGone", "found", "latest", "read_manifest", "readable", "recorded", "steps"]
+__all__ = [
+    "CheckpointGone",
+    "latest",
+    "read_manifest",
+    "read_patiently",
+    "readable",
+    "recorded",
+    "steps",
+]
 
 T = TypeVar("T")
 
 
 class CheckpointGone(CheckpointError):
-    """The checkpoint is not there, or no longer: older ones are deleted as training goes on."""
+    """The checkpoint does not exist, or was deleted: training deletes old checkpoints."""
 
 
 def steps(folder: Path, *, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[int]:
-    """Returns the steps that have a checkpoint, in order; none if there is no such folder.
+    """Returns the steps that have a checkpoint, in order; an empty list without such a folder.
 
     Raises:
         CheckpointError: the folder cannot be listed.
     """
-    found = map(step_of_manifest, names(folder, patience_s, wait))
-    return sorted(step for step in found if step is not None)
+    numbers = map(step_of_manifest, names(folder, patience_s, wait))
+    return sorted(step for step in numbers if step is not None)
 
 
 def latest(folder: Path) -> int | None:
@@ -46,7 +54,7 @@ def latest(folder: Path) -> int | None:
 
 
 def readable(folder: Path) -> int | None:
-    """Returns the last step with a valid manifest, whatever its other files are.
+    """Returns the last step with a valid manifest; the other files are not checked.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -62,10 +70,10 @@ def recorded(folder: Path, step: int) -> Mapping[str, SettingValue]:
     """Returns the settings of a checkpoint.
 
     Raises:
-        CheckpointGone: there is none for this step, and none came while NFS may have hidden it.
-        CheckpointError: its manifest cannot be read, or is none.
+        CheckpointGone: the step has no checkpoint, and none appears while NFS may hide it.
+        CheckpointError: its manifest cannot be read, or is malformed.
     """
-    return found(folder, step, lambda: read_manifest(folder, step)).config
+    return read_patiently(folder, step, lambda: read_manifest(folder, step)).config
 
 
 def read_manifest(folder: Path, step: int) -> Manifest:
@@ -74,7 +82,7 @@ def read_manifest(folder: Path, step: int) -> Manifest:
     return parse_manifest(read_whole(path), path, step)
 
 
-def found(
+def read_patiently(
     folder: Path,
     step: int,
     attempt: Callable[[], T],
@@ -84,17 +92,17 @@ def found(
     """Retries an attempt to read a part of a checkpoint; returns its result.
 
     Raises:
-        CheckpointGone: there is none for this step, and none came within `patience_s`.
-        CheckpointError: it cannot be read.
+        CheckpointGone: the step has no checkpoint, and none appears within `patience_s`.
+        CheckpointError: the checkpoint cannot be read.
     """
     try:
         return patiently(attempt, patience_s, wait)
     except OSError as error:
-        # Gone is what no listing shows: a file that is only unreadable is an error of another kind.
-        there = steps(folder, patience_s=patience_s, wait=wait)
-        if error.errno in TRANSIENT and step not in there:
+        # A checkpoint is gone only if the listing does not show it; else a file is unreadable.
+        existing = steps(folder, patience_s=patience_s, wait=wait)
+        if error.errno in TRANSIENT and step not in existing:
             raise CheckpointGone(
-                f"{folder} has no checkpoint of step {step}; it has {there or 'none'}"
+                f"{folder} has no checkpoint of step {step}; it has {existing or 'none'}"
             ) from error
         path = error.filename or folder / manifest_name(step)
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error

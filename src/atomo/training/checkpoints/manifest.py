@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what vouches for its files. A stranger may have written it."""
+"""The manifest of a checkpoint, which vouches for its files. A manifest may be untrusted."""
 
 import json
 import re
@@ -24,7 +24,7 @@ __all__ = [
 SettingValue = str | int | float | bool
 
 FORMAT = 1
-MOST_STEP = 2**53  # a float has every whole number up to it
+MOST_STEP = 2**53  # a float represents every whole number up to this
 LONGEST = 2**13  # characters of a setting: paths have 2^12
 STEP = "step-([0-9]{8}|[1-9][0-9]{8,})"
 MANIFEST = re.compile(STEP + r"\.json")
@@ -62,14 +62,14 @@ def file_names(step: int, workers: int) -> list[str]:
 
 def step_of_manifest(name: str) -> int | None:
     """Returns the step of a manifest called `name`; None for another file."""
-    found = MANIFEST.fullmatch(name)
-    return int(found[1]) if found else None
+    match = MANIFEST.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def step_of_data(name: str) -> int | None:
     """Returns the step of a file of tensors called `name`; None for another file."""
-    found = DATA.fullmatch(name)
-    return int(found[1]) if found else None
+    match = DATA.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -83,8 +83,8 @@ def parse_manifest(data: bytes, path: Path, step: int) -> Manifest:
     """Reads the manifest of `step` in `data`, which came from `path`.
 
     Raises:
-        CheckpointError: it is none, is of another format or step, or names files that are not the
-            files of a checkpoint of `step` in its own folder.
+        CheckpointError: `data` is no manifest, is of another format or step, or names other files
+            than those of a checkpoint of `step` in its own folder.
     """
     match decoded(data):
         case {"format": int(version)} if version != FORMAT:
@@ -99,7 +99,7 @@ def parse_manifest(data: bytes, path: Path, step: int) -> Manifest:
 
 
 def settings(config: Mapping[str, object], path: Path) -> dict[str, SettingValue]:
-    """Checks the configuration, each value of it."""
+    """Checks each value of the configuration."""
     checked = {key: value for key, value in config.items() if isinstance(value, SettingValue)}
     if len(checked) < len(config):
         odd = next(key for key in config if key not in checked)

@@ -1,6 +1,7 @@
-"""Removal of old checkpoints from a run folder, and of files that killed runs left half done.
+"""Removal of old checkpoints from a run folder, and of the temporary files of killed runs.
 
-A checkpoint goes manifest first, and only once a newer one was read back and found whole.
+The manifest of a checkpoint is deleted first, and only after a newer checkpoint was read back and
+is undamaged.
 """
 
 from collections.abc import Collection
@@ -16,13 +17,13 @@ __all__ = ["delete_data", "prune", "sweep"]
 
 
 def prune(folder: Path, newest: int, keep: int) -> None:
-    """Deletes all checkpoints up to `newest` but the last `keep`, once `newest` is found whole.
+    """Deletes all checkpoints up to `newest` except the last `keep`, after a check of `newest`.
 
-    Those of later steps stay: a run that goes on from an earlier one, since later ones are damaged,
-    has them still before it.
+    Checkpoints of later steps stay: they are damaged if the run continued from an earlier one, and
+    the run will overwrite them.
 
     Raises:
-        CheckpointError: `newest` is not what was written, and no other was deleted; or an old one
+        CheckpointError: `newest` is damaged, and no checkpoint was deleted; or an old checkpoint
             cannot be deleted.
     """
     old = [step for step in steps(folder, patience_s=0.0) if step < newest]
@@ -34,9 +35,9 @@ def prune(folder: Path, newest: int, keep: int) -> None:
 
 
 def sweep(folder: Path) -> list[str]:
-    """Removes what killed runs left half done, and returns the names.
+    """Removes incomplete files of killed runs, and returns their names.
 
-    Call it before anything is written: what another process is writing right now goes too.
+    Call it before anything is written: it also removes files that a process is still writing.
 
     Raises:
         CheckpointError: the folder cannot be listed, or a file cannot be removed.
@@ -44,7 +45,7 @@ def sweep(folder: Path) -> list[str]:
     swept = []
     for name in names(folder):
         step = step_of_data(name)
-        # Asked by name, since a listing that NFS remembers may not show the manifest yet.
+        # Looked up by name, since a listing in the cache of NFS may not show the manifest yet.
         orphan = step is not None and not (folder / manifest_name(step)).exists()
         if orphan or (name.startswith(".") and name.endswith(TEMPORARY)):
             remove(folder / name)
@@ -55,7 +56,7 @@ def sweep(folder: Path) -> list[str]:
 def delete(folder: Path, step: int) -> None:
     """Deletes a checkpoint, its manifest first."""
     remove(folder / manifest_name(step))
-    # On the disk first: after a crash there must be no manifest whose files are gone.
+    # Sync before the files are deleted: no crash may leave a manifest without its files.
     with explained(folder / manifest_name(step), 0):
         sync_folder(folder)
     delete_data(folder, step, spare=())
@@ -69,7 +70,7 @@ def delete_data(folder: Path, step: int, spare: Collection[str]) -> None:
 
 
 def remove(path: Path) -> None:
-    """Removes a file that may be gone already."""
+    """Removes a file, if it exists."""
     try:
         path.unlink(missing_ok=True)
     except OSError as error:

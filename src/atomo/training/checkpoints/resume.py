@@ -20,29 +20,29 @@ __all__ = ["find_snapshot", "hosts_in", "snapshot_of", "spread"]
 def find_snapshot(
     settings: Settings, say: Callable[[str], object] = lambda why: None
 ) -> Snapshot | None:
-    """Returns the checkpoint that `--resume` asks for, or None where the run starts anew.
+    """Returns the checkpoint that `--resume` selects, or None for a new run.
 
     Args:
         settings: of the run.
-        say: told of each checkpoint that is left out because it is damaged.
+        say: receives a message about each damaged checkpoint that is skipped.
 
     Raises:
-        CheckpointError: it was named and is not there, or none that is there can be read.
-        ConfigError: it was made with settings that this run contradicts.
+        CheckpointError: the folder of `--resume` has no checkpoint, or no readable checkpoint.
+        ConfigError: the settings of the checkpoint contradict this run.
     """
     if settings.resume == "never":
         return None
     folder = Path(settings.resume_folder)
-    there = steps(folder) if folder.is_dir() else []
-    if not there:
+    saved_steps = steps(folder) if folder.is_dir() else []
+    if not saved_steps:
         if settings.resumes_elsewhere:
             raise CheckpointError(f"--resume {folder}: there is no checkpoint in that folder")
         return None
-    return adapted(settings, newest(folder, there, say), folder, say)
+    return adapted(settings, newest(folder, saved_steps, say), folder, say)
 
 
 def snapshot_of(settings: Settings, folder: Path, step: int) -> Snapshot:
-    """Returns the checkpoint of a step. Errors: `find_snapshot`."""
+    """Returns the checkpoint of a step. Raises the errors of `find_snapshot`."""
     return adapted(settings, load(folder, step), folder, lambda why: None)
 
 
@@ -67,102 +67,106 @@ def adapted(
     return snapshot
 
 
-def newest(folder: Path, there: Sequence[int], say: Callable[[str], object]) -> Snapshot:
-    """Returns the last of the checkpoints `there` that can be read. Nothing is thrown away: what is
-    damaged stays where it is, until the run has come to its step again.
+def newest(folder: Path, saved_steps: Sequence[int], say: Callable[[str], object]) -> Snapshot:
+    """Returns the last readable checkpoint.
+
+    Damaged checkpoints are not deleted: the run overwrites them when it reaches their steps.
     """
     errors: list[CheckpointError] = []
-    for step in reversed(there):
+    for step in reversed(saved_steps):
         try:
-            # What came just now through NFS is given its time; older ones have had theirs.
+            # NFS may not show all files of the newest checkpoint yet; older ones need no patience.
             return load(folder, step, patience_s=0.0 if errors else PATIENCE_S)
         except CheckpointError as error:
             errors.append(error)
             say(f"the checkpoint of step {step} is left out: {error}")
     raise CheckpointError(
-        f"{errors[0]}; none before it is whole; --resume never starts anew and keeps the folder"
+        f"{errors[0]}; all earlier checkpoints are damaged, too; --resume never starts a new run "
+        "in this folder"
     ) from errors[0]
 
 
 def hosts_in(snapshot: Snapshot) -> Sequence[int]:
-    """Returns the host of each worker of a checkpoint, by its first; of most, a host each.
+    """Returns the host of each worker of a checkpoint, as the number of the host's first worker.
+
+    Without `--hierarchical`, each worker counts as a host.
 
     Raises:
-        CheckpointError: it says that of other workers than it has.
+        CheckpointError: the hosts are of another number of workers than the checkpoint has.
     """
     count = max(1, len(snapshot.workers))
-    said = snapshot.optimizer.get(EXCHANGE + HOSTS)
-    if said is None:
+    stored = snapshot.optimizer.get(EXCHANGE + HOSTS)
+    if stored is None:
         return range(count)
-    if said.shape != (count,) or said.is_floating_point() or not bool((said >= 0).all()):
+    if stored.shape != (count,) or stored.is_floating_point() or not bool((stored >= 0).all()):
         raise CheckpointError(
-            f"the checkpoint has the hosts of its {count} workers as {said.dtype} "
-            f"{tuple(said.shape)}: it is damaged, or of another version"
+            f"the checkpoint has the hosts of its {count} workers as {stored.dtype} "
+            f"{tuple(stored.shape)}: it is damaged, or of another version"
         )
-    found: list[int] = said.tolist()
-    return found
+    hosts: list[int] = stored.tolist()
+    return hosts
 
 
 def counts_in(snapshot: Snapshot) -> list[list[int]]:
     """Returns a checkpoint's counts of gradients and images since its last step.
 
     Raises:
-        CheckpointError: it has none of both.
+        CheckpointError: the counts are of another shape or dtype.
     """
-    said = snapshot.optimizer.get(EXCHANGE + COUNTS)
-    if said is None:
+    stored = snapshot.optimizer.get(EXCHANGE + COUNTS)
+    if stored is None:
         return []
-    if said.shape != (2, 5) or said.is_floating_point():
+    if stored.shape != (2, 5) or stored.is_floating_point():
         raise CheckpointError(
-            f"the checkpoint has counts of gradients and images as {said.dtype} "
-            f"{tuple(said.shape)}: it is damaged, or of another version"
+            f"the checkpoint has counts of gradients and images as {stored.dtype} "
+            f"{tuple(stored.shape)}: it is damaged, or of another version"
         )
-    found: list[list[int]] = said.tolist()
-    return found
+    counts: list[list[int]] = stored.tolist()
+    return counts
 
 
 def spread(
-    states: Sequence[Mapping[str, Tensor]], now: Sequence[int], was: Sequence[int]
+    states: Sequence[Mapping[str, Tensor]], hosts: Sequence[int], saved_hosts: Sequence[int]
 ) -> list[dict[str, Tensor]]:
-    """Returns the states of the workers of a checkpoint, for the workers that there are now.
+    """Maps the states of a checkpoint's workers to the workers of this run.
 
-    Each gets its own where nothing has changed, with all the memories of its host: which worker of
-    a host has that of which parameter may have. Else each gets the mean over hosts, as each is one
-    worker to what is compressed: the average gradient that is still to come out of the memories,
-    and the batch-norm statistics, stay what they were.
+    With the same hosts, each worker gets its own state, and all residuals of its host: another
+    worker of the host may compress a parameter now. Otherwise each worker gets the mean over hosts,
+    since a host compresses as one worker: the mean of the residuals, which later steps still send,
+    and the mean batch-norm statistics stay the same.
 
     Args:
         states: by worker.
-        now: the host of each worker, by its first.
-        was: the same of the checkpoint.
+        hosts: the host of each worker, as the number of the host's first worker.
+        saved_hosts: the same in the checkpoint.
     """
-    by_host = {host: together([s for s, of in zip(states, was, strict=True) if of == host])
-               for host in was}  # fmt: skip
-    if [*now] == [*was]:
-        pairs = zip(states, was, strict=True)
+    by_host = {host: together([s for s, of in zip(states, saved_hosts, strict=True) if of == host])
+               for host in saved_hosts}  # fmt: skip
+    if [*hosts] == [*saved_hosts]:
+        pairs = zip(states, saved_hosts, strict=True)
         return [{**state, **by_host[host]} for state, host in pairs]
     means = averaged([without_memory(state) for state in states]) | averaged([*by_host.values()])
-    return [dict(means) for _ in now]
+    return [dict(means) for _ in hosts]
 
 
 def averaged(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Returns the mean of states. A worker that kept nothing of a parameter kept zeros of it."""
+    """Returns the mean of states. A missing residual counts as zeros."""
     names = sorted({name for state in states for name in state})
     return {name: mean([s[name] for s in states if name in s], len(states)) for name in names}
 
 
 def together(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Returns the memories of one host: that of a parameter is with one of its workers."""
-    return {n: held for state in states for n, held in state.items() if n.startswith(MEMORY)}
+    """Joins the residuals of one host: each parameter's residual is in one worker's state."""
+    return {n: tensor for state in states for n, tensor in state.items() if n.startswith(MEMORY)}
 
 
 def without_memory(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the rest of a worker's state."""
-    return {name: held for name, held in state.items() if not name.startswith(MEMORY)}
+    """Returns a worker's state without residuals."""
+    return {name: tensor for name, tensor in state.items() if not name.startswith(MEMORY)}
 
 
 def mean(tensors: Sequence[Tensor], count: int) -> Tensor:
-    """Returns the mean over `count` states, of which those without the tensor count as zero."""
+    """Returns the mean over `count` states; states without the tensor count as zero."""
     if not tensors[0].is_floating_point():
         return torch.stack(list(tensors)).amax(0)  # batches counted by batch norm
     return torch.stack(list(tensors)).sum(0) / count

@@ -1,7 +1,7 @@
-"""Checks of the names, shapes and dtypes of a checkpoint: a whole file may be of another run.
+"""Checks of the names, shapes and dtypes of a checkpoint: an undamaged file may be of another run.
 
-Nothing is stretched, cut or converted to fit. What a memory has nothing of is not there: it keeps
-nothing of a parameter before its first gradient.
+Tensors are not resized, cut or converted to fit. A memory has no residual of a parameter before its
+first gradient; the checkpoint then has no tensor for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,17 @@ __all__ = [
     "without_exchange",
 ]
 
-BUFFER, MEMORY = "buffer/", "memory/"  # what names in a worker's state begin with
-EXCHANGE = "exchange/"  # and those in an optimiser's that are a communicator's
-HOSTS = "hosts"  # of them, the host of each rank where some share one
-COUNTS = "counts"  # and what became of gradients and images since the last line of metrics
+BUFFER, MEMORY = "buffer/", "memory/"  # prefixes of names in a worker's state
+EXCHANGE = "exchange/"  # prefix of a communicator's names in an optimizer's state
+HOSTS = "hosts"  # after EXCHANGE: the host of each rank with --hierarchical
+COUNTS = "counts"  # after EXCHANGE: the gradients and images since the last line of metrics
 
 
 def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Gives a model these parameters and buffers.
+    """Loads parameters and buffers into a model.
 
     Raises:
-        CheckpointError: they are those of another.
+        CheckpointError: they are those of another model.
     """
     for name, own in model.state_dict().items():
         if name in tensors:
@@ -50,15 +50,15 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def kept_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Returns the buffers that are part of a checkpoint; others, such as tables of positions, are
-    what the network makes them.
+    """Returns the buffers that are part of a checkpoint; the network computes all other buffers,
+    such as position tables.
     """
-    kept = model.state_dict()
-    return {name: tensor for name, tensor in model.named_buffers() if name in kept}
+    saved = model.state_dict()
+    return {name: tensor for name, tensor in model.named_buffers() if name in saved}
 
 
 def check_worker(state: Mapping[str, Tensor], model: nn.Module, memory: type[Memory]) -> None:
-    """Raises CheckpointError unless a worker with this model and memory can go on from `state`."""
+    """Raises CheckpointError unless `state` fits a worker with this model and memory."""
     buffers, parameters = kept_buffers(model), dict(model.named_parameters())
     for name, tensor in state.items():
         if name.startswith(BUFFER) and name.removeprefix(BUFFER) in buffers:
@@ -73,14 +73,16 @@ def check_worker(state: Mapping[str, Tensor], model: nn.Module, memory: type[Mem
                 raise CheckpointError(f"a worker's {name!r} in the checkpoint is not finite")
         else:
             raise CheckpointError(f"a worker of this run has no {name!r}; the checkpoint does")
-    held = [name for name in state if name.startswith(BUFFER)]
-    if held and len(held) < len(buffers):
-        raise CheckpointError(f"a worker has {len(buffers)} buffers; the checkpoint, {len(held)}")
+    saved_buffers = [name for name in state if name.startswith(BUFFER)]
+    if saved_buffers and len(saved_buffers) < len(buffers):
+        raise CheckpointError(
+            f"a worker has {len(buffers)} buffers; the checkpoint, {len(saved_buffers)}"
+        )
 
 
-def check_kept(ours: Mapping[str, str], config: Mapping[str, object]) -> None:
-    """Raises CheckpointError where a run took other values from its data than the checkpoint's."""
-    for name, value in ours.items():
+def check_kept(values: Mapping[str, str], config: Mapping[str, object]) -> None:
+    """Raises CheckpointError if the data gives this run other values than the checkpoint has."""
+    for name, value in values.items():
         if value != config.get(name):
             raise CheckpointError(
                 f"the {name} of the training data is {value!r}, and {config.get(name)!r} in the "
@@ -89,7 +91,7 @@ def check_kept(ours: Mapping[str, str], config: Mapping[str, object]) -> None:
 
 
 def check_tensor(name: str, tensor: Tensor, own: Tensor) -> None:
-    """Raises CheckpointError where a tensor is not of the shape and the dtype of our own."""
+    """Raises CheckpointError if a tensor has another shape or dtype than the tensor in this run."""
     if (tensor.shape, tensor.dtype) != (own.shape, own.dtype):
         raise CheckpointError(
             f"{name!r} is {tensor.dtype} {tuple(tensor.shape)} in the checkpoint, and "
@@ -104,4 +106,4 @@ def without_exchange(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def exchange_in(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Joins the state of an exchange from the ranks beside rank 0."""
-    return {n: held for state in states for n, held in state.items() if n.startswith(EXCHANGE)}
+    return {n: tensor for state in states for n, tensor in state.items() if n.startswith(EXCHANGE)}

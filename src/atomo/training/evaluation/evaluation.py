@@ -15,8 +15,8 @@ class Evaluation:
 
     step: int
     values: Mapping[str, float]
-    """The task's metrics and the loss, by their keys; the loss is NaN or infinite once the training
-    has diverged. Those of averaged weights stand beside them, their keys after `average_`."""
+    """The task's metrics and the loss, by their keys; the loss of a diverged training is NaN or
+    infinite. The keys of averaged weights have the prefix `average_`."""
     samples: int
     task: str
-    """Its specification, which says what the values are."""
+    """Specification of the task, which defines the metrics."""

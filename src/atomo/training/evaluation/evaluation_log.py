@@ -1,4 +1,4 @@
-"""evaluations.jsonl: what an evaluator has done, which one at a time may add to."""
+"""evaluations.jsonl: the results of evaluators, of which one at a time may append."""
 
 import math
 from pathlib import Path
@@ -19,13 +19,13 @@ RETRY_S = 1.0
 
 @final
 class EvaluationLog:
-    """The results of one run, for a `with` block; this process's as soon as the run has a folder.
+    """The results of one run, in a `with` block. This process locks them when the folder exists.
 
     Args:
         folder: of the run.
-        patience_s: how long NFS may take to show a file.
-        predecessor_s: how long to wait for another evaluator to end.
-        wait: sleeps that many seconds.
+        patience_s: the longest wait until NFS shows a file.
+        predecessor_s: the longest wait for the end of another evaluator.
+        wait: sleeps for a number of seconds.
     """
 
     def __init__(self, folder: Path, patience_s: float, predecessor_s: float, wait: Wait) -> None:
@@ -46,7 +46,7 @@ class EvaluationLog:
         """Returns the steps that have results.
 
         Raises:
-            FolderTaken: another evaluator writes them.
+            FolderTaken: another evaluator writes the log.
             CheckpointError: the log cannot be read, or has a line that is no result.
         """
         if self._owner is None and self._folder.is_dir():
@@ -55,12 +55,12 @@ class EvaluationLog:
         return self._done
 
     def check(self) -> None:
-        """Raises FolderTaken if the log is no longer this process's."""
+        """Raises FolderTaken if another process took over the log."""
         if self._owner is not None:
             self._owner.check()
 
     def add(self, evaluation: Evaluation) -> None:
-        """Adds a result, and returns when it is on the disk."""
+        """Appends a result, and syncs the file."""
         append_line(self._path, record(evaluation))
         self._done.add(evaluation.step)
         self.added += 1
@@ -78,19 +78,19 @@ class EvaluationLog:
 
 
 def record(evaluation: Evaluation) -> dict[str, object]:
-    """Returns the line that is kept. JSON has no number for what is not finite: it becomes null."""
+    """Returns the line of a result. JSON has no NaN and no infinity: they become null."""
     values = {key: v if math.isfinite(v) else None for key, v in evaluation.values.items()}
     samples = make_task(evaluation.task).samples
     return {"step": evaluation.step, **values, samples: evaluation.samples}
 
 
 def evaluated(log: Path, patience_s: float, wait: Wait) -> set[int]:
-    """Returns the steps that `log` holds results of."""
-    found: set[int] = set()
+    """Returns the steps with a result in `log`."""
+    steps: set[int] = set()
     for number, line in enumerate(lines(log, patience_s, wait), 1):
         match line:
             case {"step": int(step)}:
-                found.add(step)
+                steps.add(step)
             case _:
                 raise CheckpointError(f"{log}, line {number}: not an evaluation; remove it")
-    return found
+    return steps

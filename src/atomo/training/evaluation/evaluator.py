@@ -1,8 +1,8 @@
 """The evaluator: follows a run folder, and scores each checkpoint on the test split, once.
 
-It shares nothing with the training but the folder, so it may run on another machine, start before
-the training or long after, and be killed at any moment. `evaluations.jsonl` in that folder is its
-memory: what is in there is never evaluated again. TensorBoard's files in `tensorboard/` repeat it.
+The evaluator and the training share only the folder: the evaluator may run on another machine,
+start before the training or long after, and be killed at any moment. Steps in `evaluations.jsonl`
+are never evaluated again. TensorBoard's files in `tensorboard/` repeat the results.
 """
 
 import sys
@@ -53,7 +53,7 @@ class EvaluatorSettings:
     """Settings of an evaluator. A setting that is None comes from the checkpoint."""
 
     model_dir: Path
-    """The run folder. It need not exist yet."""
+    """The run folder, which need not exist yet."""
     network: str | None
     dataset: str | None
     data_dir: Path
@@ -63,12 +63,12 @@ class EvaluatorSettings:
     """Evaluate the steps that are multiples of this, and the last one; 0: every checkpoint."""
     poll_interval_s: float = 1.0
     follow: bool = False
-    """Go on after the run is finished, in case it is continued."""
+    """Continue after the run is finished, in case the run is resumed."""
     idle_timeout_s: float = 0.0
-    """Stop after so long with nothing to evaluate; 0: wait for ever."""
+    """Stop after this many seconds with nothing to evaluate; 0: never."""
     device: str = "cpu"
     image_size: int | None = None
-    """Pixels a side, where the data set comes in several sizes."""
+    """Pixels a side, for data sets that have several sizes."""
     patience_s: float = PATIENCE_S
     """Seconds for which a checkpoint may be unreadable before it counts as damaged."""
     predecessor_s: float = 0.0
@@ -87,7 +87,7 @@ class Missed:
     """A checkpoint that is not evaluated."""
 
     step: int
-    why: str = "deleted before its turn came"
+    why: str = "deleted before it was evaluated"
 
 
 def evaluate(
@@ -98,12 +98,13 @@ def evaluate(
 ) -> int:
     """Evaluates every checkpoint that is due, in the order of steps, as they appear.
 
-    Returns once the run is finished and nothing is left to do, or nothing came for too long.
+    Returns when the run is finished and all its checkpoints are evaluated, or after the idle
+    timeout.
 
     Args:
-        settings: what to evaluate, and how.
-        report: called with each result after it is on the disk, and with each checkpoint missed.
-        wait: sleeps that many seconds.
+        settings: of the evaluator.
+        report: receives each result after it is on the disk, and each missed checkpoint.
+        wait: sleeps for a number of seconds.
 
     Returns:
         The number of checkpoints that this call evaluated.
@@ -112,64 +113,64 @@ def evaluate(
         ConfigError: the settings contradict a checkpoint, or neither names the network.
         CheckpointError: a result cannot be written.
         FolderTaken: another evaluator writes the results of this run.
-        DataError: the data set is not there.
+        DataError: the data set is missing.
     """
-    # The data set and the network are those of the first checkpoint, and hardly ever others later.
+    # Later checkpoints nearly always have the data set and the network of the first.
     build = lru_cache(maxsize=1)(build_subject)
     s = settings
     log = EvaluationLog(s.model_dir, s.patience_s, s.predecessor_s, wait)
     with log, TensorBoardWriter(s.model_dir / TENSORBOARD) as board:
-        for found in snapshots(settings, log, wait):
-            if isinstance(found, Missed):
-                report(found)
+        for snapshot in snapshots(settings, log, wait):
+            if isinstance(snapshot, Missed):
+                report(snapshot)
                 continue
             network, dataset, size = (
-                agreed(name, getattr(settings, name), found.config)
+                agreed(name, getattr(settings, name), snapshot.config)
                 for name in ("network", "dataset", "image_size")
             )
             task = restore_task(
-                make_task(str(found.config.get("task", UNSAID["task"]))), found.config
+                make_task(str(snapshot.config.get("task", UNSAID["task"]))), snapshot.config
             )
             refuse_foreign(network, settings.network)
             subject = build(task, network, dataset, size, settings.data_dir, settings.device)
-            evaluation = score(found, subject, settings.eval_batch_size)
-            log.check()  # before anything is written: scoring took long enough to lose the folder
-            # The log is last: a result that it has is in TensorBoard too, whenever this is killed.
+            evaluation = score(snapshot, subject, settings.eval_batch_size)
+            log.check()  # before writing: scoring may take long enough to lose the lock
+            # The log is last: a result in the log is always in TensorBoard, too, even after a kill.
             board.add(evaluation)
             log.add(evaluation)
             report(evaluation)
         return log.added
 
 
-def refuse_foreign(network: object, given: str | None) -> None:
-    """Raises ConfigError where a checkpoint alone would have us import a module."""
-    if given is None and isinstance(network, str) and is_own(network):
+def refuse_foreign(network: object, setting: str | None) -> None:
+    """Raises ConfigError if only the checkpoint, and not the user, names a module to import."""
+    if setting is None and isinstance(network, str) and is_own(network):
         raise ConfigError(
-            f"this was trained with {network!r}, a module to be imported, which is not "
-            f"done because a file says so; if you trust it, give --network {network}"
+            f"this was trained with {network!r}, a module to be imported; a file alone cannot ask "
+            f"for that; if you trust it, give --network {network}"
         )
 
 
 def snapshots(
     settings: EvaluatorSettings, log: EvaluationLog, wait: Wait
 ) -> Iterator[Snapshot | Missed]:
-    """Returns the checkpoints that are due and not in the log, to which the caller adds."""
-    awaited: set[int] = set()  # due when last looked at: those that are gone now were missed
-    missed: set[int] = set()  # and told so
+    """Yields the checkpoints that are due and not in the log, to which the caller appends."""
+    awaited: set[int] = set()  # due in the last listing; those that are missing now were missed
+    missed: set[int] = set()  # and reported
     view, idle_s = View(settings.model_dir, settings.patience_s, wait), 0.0
     while True:
         done = log.done()
         seen = view.now()
-        over, there = seen or (None, awaited)  # nothing is known: so nothing is missed
-        yield from map(Missed, sorted(awaited - there - done - missed))
-        missed &= there  # a listing may still show what is gone, and the run may write it anew
-        awaited = due = due_steps(there, missed, over, settings.eval_freq) - done - missed
+        marker, existing = seen or (None, awaited)  # unreadable folder: nothing counts as missed
+        yield from map(Missed, sorted(awaited - existing - done - missed))
+        missed &= existing  # a listing may be stale, and the run may write a checkpoint again
+        awaited = due = due_steps(existing, missed, marker, settings.eval_freq) - done - missed
         if due and seen:
             idle_s = 0.0
-            found = read(settings, min(due), wait)  # one, then a fresh look: reading takes time
-            missed |= {found.step} if isinstance(found, Missed) else set()
-            yield found
-        elif ends(settings, over, there, idle_s):
+            snapshot = read(settings, min(due), wait)  # one, then a new listing: scoring takes time
+            missed |= {snapshot.step} if isinstance(snapshot, Missed) else set()
+            yield snapshot
+        elif ends(settings, marker, existing, idle_s):
             return
         else:
             wait(settings.poll_interval_s)
@@ -178,75 +179,80 @@ def snapshots(
 
 @final
 class View:
-    """The content of a run folder while it can be read; a person is told when it cannot."""
+    """The content of a run folder while it can be read; an unreadable folder is reported."""
 
     def __init__(self, folder: Path, patience_s: float, wait: Wait) -> None:
         self._folder, self._patience_s, self._wait = folder, patience_s, wait
         self._away = False
 
     def now(self) -> tuple[Finished | None, set[int]] | None:
-        """Returns the mark of a run that is over, and the steps of the checkpoints;
-        None: unknown.
+        """Returns the marker of a finished run, if any, and the steps of the checkpoints; None if
+        the folder cannot be read.
         """
         try:
-            found = self._look()
+            content = self._look()
         except CheckpointError as error:
             if not self._away:
-                warn(f"{error}; it is looked for again")
+                warn(f"{error}; the evaluator tries again")
             self._away = True
             return None
         if self._away:
             warn(f"{self._folder} can be read again")
         self._away = False
-        return found
+        return content
 
     def _look(self) -> tuple[Finished | None, set[int]]:
-        # The mark is read first: what the run wrote before it is then in the listing.
-        over = finished(self._folder, patience_s=self._patience_s, wait=self._wait)
-        return over, set(steps(self._folder, patience_s=self._patience_s, wait=self._wait))
+        # The marker is read first: the listing then has all that the run wrote before the marker.
+        marker = finished(self._folder, patience_s=self._patience_s, wait=self._wait)
+        return marker, set(steps(self._folder, patience_s=self._patience_s, wait=self._wait))
 
 
 def warn(text: str) -> None:
-    """Tells a person."""
+    """Prints a message about storage to stderr."""
     with suppress(OSError):
         sys.stderr.write(f"storage: {visible(text)}\n")
 
 
-def due_steps(there: set[int], missed: set[int], over: Finished | None, eval_freq: int) -> set[int]:
-    """Returns the checkpoints that are to be evaluated, done or not. The last of a run that is over
-    is one of them: the last that can be read, of no step that the run has not come to.
+def due_steps(
+    existing: set[int], missed: set[int], marker: Finished | None, eval_freq: int
+) -> set[int]:
+    """Returns the checkpoints to evaluate, done or not.
+
+    They include the last readable checkpoint of a finished run, up to the step in its marker.
     """
     if not eval_freq:
-        return there
-    due = {step for step in there if step % eval_freq == 0}
-    if over:
-        due |= {max((step for step in there - missed if step <= over.step), default=over.step)}
-    return due & there
+        return existing
+    due = {step for step in existing if step % eval_freq == 0}
+    if marker:
+        due |= {
+            max((step for step in existing - missed if step <= marker.step), default=marker.step)
+        }
+    return due & existing
 
 
 def ends(
-    settings: EvaluatorSettings, over: Finished | None, there: set[int], idle_s: float
+    settings: EvaluatorSettings, marker: Finished | None, existing: set[int], idle_s: float
 ) -> bool:
-    """True if an evaluator with nothing due stops waiting."""
+    """Returns True if an evaluator with nothing due stops waiting."""
     if settings.idle_timeout_s and idle_s >= settings.idle_timeout_s:
         return True
-    if over is None or settings.follow:
+    if marker is None or settings.follow:
         return False
-    # A listing that NFS remembers may not show the last checkpoint yet.
-    return over.step in there or idle_s >= settings.patience_s
+    # A listing in the cache of NFS may not show the last checkpoint yet.
+    return marker.step in existing or idle_s >= settings.patience_s
 
 
 def read(settings: EvaluatorSettings, step: int, wait: Wait) -> Snapshot | Missed:
-    """Returns one checkpoint's model, and its averaged weights if any, as soon as it is whole;
-    missed, if it is still not whole after `patience_s`.
+    """Returns a checkpoint's model, with its averaged weights if any, as soon as all its files can
+    be read; `Missed` if they cannot be read within `patience_s`.
     """
     folder, waited_s = settings.model_dir, 0.0
     while True:
         try:
-            found = load(folder, step, parts=["model"], patience_s=0.0, wait=wait)
-            if not found.config.get("ema_decay"):
-                return found
-            # The optimiser's part has the average of the weights.
+            snapshot = load(folder, step, parts=["model"], patience_s=0.0, wait=wait)
+            if not snapshot.config.get("ema_decay"):
+                return snapshot
+            # The optimizer's part has the average of the weights.
             return load(folder, step, parts=["model", "optimizer"], patience_s=0.0, wait=wait)
         except CheckpointGone:
             return Missed(step)

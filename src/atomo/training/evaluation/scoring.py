@@ -34,22 +34,23 @@ class Subject:
 
 
 def agreed(
-    name: str, given: SettingValue | None, config: Mapping[str, SettingValue]
+    name: str, setting: SettingValue | None, config: Mapping[str, SettingValue]
 ) -> SettingValue | None:
-    """Returns the value of a setting that the caller, the checkpoint, both or neither may give.
+    """Returns the value of a setting, from the caller or from the checkpoint; None if neither has
+    it.
 
     Raises:
-        ConfigError: both do, and they differ; case, `-` and `_` make no difference.
+        ConfigError: both have it, and they differ; case, `-` and `_` make no difference.
     """
     trained = config.get(name)
-    if given is None or trained is None:
-        return trained if given is None else given
-    if fold(str(given)) != fold(str(trained)):
+    if setting is None or trained is None:
+        return trained if setting is None else setting
+    if fold(str(setting)) != fold(str(trained)):
         raise ConfigError(
-            f"{flag(name)} {given} contradicts the checkpoint, which was trained with {trained}; "
-            "leave it out to evaluate what was trained"
+            f"{flag(name)} {setting} contradicts the checkpoint, which was trained with {trained}; "
+            "leave it out to use the checkpoint's"
         )
-    return given
+    return setting
 
 
 def build_subject(
@@ -60,10 +61,12 @@ def build_subject(
     data_dir: Path,
     device: str,
 ) -> Subject:
-    """Builds the network, with any weights, and loads the data set. An `image_size` of 0 is None.
+    """Builds the network, without trained weights, and loads the data set.
+
+    An `image_size` of 0 means the default.
 
     Raises:
-        ConfigError: there is no such network or data set, or none is named at all.
+        ConfigError: the network or the data set is unknown, or is not named.
         DataError: the data set is not in `data_dir`.
     """
     if not isinstance(network, str) or not isinstance(dataset, str):
@@ -82,12 +85,12 @@ def score(snapshot: Snapshot, subject: Subject, batch_size: int) -> Evaluation:
     batch-norm statistics.
 
     Raises:
-        CheckpointError: these are not the weights of this network.
+        CheckpointError: the weights are those of another network.
     """
     values = dict(tested(snapshot.step, snapshot.model, subject, batch_size))
     if average := averaged(snapshot.model, snapshot.optimizer):
-        found = tested(snapshot.step, average, subject, batch_size)
-        values |= {AVERAGED + key: value for key, value in found.items()}
+        averaged_values = tested(snapshot.step, average, subject, batch_size)
+        values |= {AVERAGED + key: value for key, value in averaged_values.items()}
     return Evaluation(snapshot.step, values, len(subject.workload.test), spec_of(subject.task))
 
 
@@ -116,6 +119,6 @@ def tested(
 
 
 def passed(subject: Subject, indices: Int64[Tensor, " b"]) -> tuple[Any, Tensor]:
-    """Runs a network on samples; returns the result in the form that its task adds up."""
+    """Runs a network on samples; returns its outputs and the targets, for the task's scorer."""
     batch = subject.workload.test.batch(indices).to(subject.device)
     return subject.network(*batch.inputs), batch.targets

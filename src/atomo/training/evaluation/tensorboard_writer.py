@@ -16,7 +16,7 @@ TENSORBOARD = "tensorboard"
 
 @final
 class TensorBoardWriter:
-    """Writes TensorBoard's event file, which is only created for the first result."""
+    """Writer of TensorBoard's event file, which the first result creates."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -32,14 +32,14 @@ class TensorBoardWriter:
             with explained(self._folder, 0):
                 self._writer.close()
             return
-        with suppress(OSError):  # which would hide the error that ends the evaluator
+        with suppress(OSError):  # it would hide the error that ends the evaluator
             self._writer.close()
 
     def add(self, evaluation: Evaluation) -> None:
-        """Writes one result, and returns when the file has it.
+        """Writes one result, and flushes the file.
 
         Raises:
-            CheckpointError: there is no room for it.
+            CheckpointError: the file cannot be written.
         """
         with explained(self._folder, 0):
             writer = self._writer or self._open()
@@ -49,7 +49,7 @@ class TensorBoardWriter:
 
     def _open(self) -> Any:
         with warnings.catch_warnings():
-            # TensorBoard and protobuf trail Python: nobody here can act on what they deprecate.
+            # Users cannot act on the deprecation warnings of TensorBoard and protobuf.
             warnings.simplefilter("ignore", DeprecationWarning)
             from torch.utils.tensorboard import SummaryWriter  # slow to import
 

@@ -1,4 +1,4 @@
-"""The mark of a run that is over, by which those who follow it know that they may stop."""
+"""The marker of a finished run: an evaluator that follows the run stops at it."""
 
 import json
 import time
@@ -23,10 +23,10 @@ class Finished:
 
 
 def finish(folder: Path, step: int, reason: str) -> None:
-    """Marks the run as over after `step`, so that whoever follows it can stop.
+    """Marks the run as finished after `step`, so that an evaluator can stop.
 
     Raises:
-        CheckpointError: the mark cannot be written.
+        CheckpointError: the marker cannot be written.
     """
     with Staging(folder) as staging:
         staging.write(FINISHED, json.dumps(asdict(Finished(step, reason))).encode() + b"\n")
@@ -39,7 +39,7 @@ def finished(
     """Returns the marker of a finished run, or None.
 
     Raises:
-        CheckpointError: the mark cannot be read, or is not one.
+        CheckpointError: the marker cannot be read, or is malformed.
     """
     text = present(folder / FINISHED, read_whole, patience_s, wait)
     if text is None:
@@ -51,10 +51,10 @@ def finished(
 
 
 def unfinish(folder: Path) -> None:
-    """Takes the mark away before a run goes on.
+    """Removes the marker before a run continues.
 
     Raises:
-        CheckpointError: it cannot be removed.
+        CheckpointError: the marker cannot be removed.
     """
     with explained(folder / FINISHED, 0):
         (folder / FINISHED).unlink(missing_ok=True)

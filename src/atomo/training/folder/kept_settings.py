@@ -1,4 +1,4 @@
-"""The settings of a run in its folder, so that it can be repeated."""
+"""The settings of a run in its folder, so that the run can be repeated."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ __all__ = ["keep_settings"]
 
 
 def keep_settings(folder: Path, settings: Settings) -> None:
-    """Writes what a run was told, resolved; on a resume, what it is told now.
+    """Writes the resolved settings of a run; on a resume, the settings of the resumed run.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: the file cannot be written.
     """
     with Staging(folder) as staging:
-        # A path may have bytes that are no text; whoever repeats the run gives it anew.
+        # A path may have bytes that are not UTF-8; the user repeats the run with the path.
         staging.write(SETTINGS_FILE, settings_text(settings).encode(errors="replace"))
         staging.publish()

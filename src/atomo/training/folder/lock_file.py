@@ -1,6 +1,6 @@
-"""The file that says whose a folder is: who holds it, and whether that still lives.
+"""The lock file of a folder: it names the owner, and shows that the owner is still alive.
 
-`atomo.training.folder.ownership` has what a holder does, and why this is safe on NFS.
+`atomo.training.folder.ownership` describes the protocol, and why it is safe on NFS.
 """
 
 import errno
@@ -39,7 +39,7 @@ class Right:
     """The right that a lock file gives."""
 
     file: str
-    taken: str
+    conflict: str
     """Message for a folder that another process owns, with the remedy in `fix`."""
     fix: str
 
@@ -53,11 +53,15 @@ EVALUATOR: Final = Right(
 
 
 class FolderTaken(CheckpointError):
-    """Somebody else has the right."""
+    """Another process has the right."""
 
 
 def opened(path: Path, right: Right) -> int | None:
-    """Opens the lock file if it is nobody else's; None if it was replaced meanwhile."""
+    """Opens the lock file if no other process owns it; returns None if it was replaced meanwhile.
+
+    Raises:
+        FolderTaken: another process owns it.
+    """
     descriptor = open_own(path, os.O_CREAT | os.O_SYNC)
     try:
         locked = lock(descriptor)
@@ -74,7 +78,9 @@ def opened(path: Path, right: Right) -> int | None:
 
 
 def lock(descriptor: int) -> bool | None:
-    """Tries to lock; returns True if this process has the lock, None if there are no locks here."""
+    """Tries to lock; returns True if this process has the lock, None without locks in the file
+    system.
+    """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -96,8 +102,8 @@ def current(path: Path, descriptor: int) -> bool:
 def lives(holder: LockOwner, descriptor: int, path: Path, locked: bool | None) -> bool:
     """Returns True if an owner without a lock may still write."""
     me = this_process()
-    # A lock that was got says that nobody here holds it; of other hosts it says so only where the
-    # file system passes locks on, so these are asked by their lease.
+    # If this process got the lock, no process of this host has it. For processes of other hosts
+    # this holds only if the file system forwards locks; their lease decides.
     if locked and holder.boot == me.boot:
         return False  # one kernel has one view of its locks, whatever the file system
     if (holder.boot, holder.pids) == (me.boot, me.pids):
@@ -106,7 +112,7 @@ def lives(holder: LockOwner, descriptor: int, path: Path, locked: bool | None) -
 
 
 def age_s(descriptor: int, path: Path) -> float:
-    """Seconds since a file was renewed, by the clock of the server that it lies on."""
+    """Returns the seconds since a file was renewed, by the clock of its file server."""
     probe = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         with create_plain(probe) as now:
@@ -126,9 +132,9 @@ def holder_of(path: Path) -> LockOwner | None:
 
 
 def taken(path: Path, right: Right, holder: LockOwner | None) -> FolderTaken:
-    """Says who has the right, and what to do."""
-    who = holder or "a process that has just begun"
-    away = ""
+    """Returns an error that names the owner and the remedy."""
+    owner = holder or "a process that has just begun"
+    lease = ""
     if holder is not None and holder.boot != this_process().boot:
-        away = f"; if that host is gone, it is free {LEASE_S:g} s after its last sign of life"
-    return FolderTaken(f"{right.taken} {path.parent}: {who}; {right.fix}{away}")
+        lease = f"; if that host is gone, it is free {LEASE_S:g} s after its last sign of life"
+    return FolderTaken(f"{right.conflict} {path.parent}: {owner}; {right.fix}{lease}")

@@ -1,4 +1,4 @@
-"""A process as its lock file names it: others, on any host, can tell whether it still lives."""
+"""The owner of a lock file; a process on any host can check that the owner is still alive."""
 
 import json
 import os
@@ -22,12 +22,12 @@ PIDS = Path("/proc/self/ns/pid")
 class LockOwner:
     """The process that owns a folder."""
 
-    job: str  # drawn anew each time: a process of the same number is another one
+    job: str  # random: process numbers are reused
     host: str
     pid: int
     since: str  # UTC, for people
-    boot: str  # the running kernel's name for itself
-    pids: str  # among which numbers of processes `pid` counts: a container has its own
+    boot: str  # identifier of the running kernel, new at each boot
+    pids: str  # the namespace of `pid`: a container has its own
     started: int  # clock ticks from the boot to the start of the process
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ def this_process() -> LockOwner:
     host, pid = socket.gethostname(), os.getpid()
     try:
         boot, pids = BOOT.read_text().strip(), os.readlink(PIDS)
-    except OSError:  # a sandbox that shows neither: others go by the lease
+    except OSError:  # a sandbox shows neither: other processes use the lease
         boot = pids = f"{host} {uuid.uuid4()}"
     return LockOwner(uuid.uuid4().hex[:8], host, pid, now, boot, pids, birth(pid) or 0)
 

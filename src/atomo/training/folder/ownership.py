@@ -1,18 +1,17 @@
-"""One process at a time writes in a folder; who else would is told which.
+"""Ownership of a folder: one process at a time writes in it.
 
-The right is a lock file there. It is locked with flock, which ends with its process however that
-ends, and which NFS passes on to its server; and it names its holder, who renews the file's time
-every few seconds. So a holder counts as gone
+The right is a lock file in the folder. The owner locks the file with flock: the kernel releases the
+lock when the process ends, and NFS forwards it to the server. The file names its owner, which
+renews the file's time every few seconds. An owner counts as dead
 
-* on the same host as soon as its process is, by the lock, or, where the file system has no locks,
-  by the process's number and start;
-* on another host once the file has not been renewed for `LEASE_S`, told by the file server's
-  own clock alone.
+* on the same host, as soon as its process has ended: the lock shows it or, in a file system
+  without locks, the process's number and start time;
+* on another host, if the file was not renewed for `LEASE_S`, by the clock of the file server.
 
-A holder that was cut off for so long finds out before its next checkpoint, by `check`. Where nobody
-else has the folder, but the lock file is gone with it, the holder takes it again: a folder that was
-removed is made anew, and one that lay on a file system that is not mounted now is waited for, since
-what is written at its place meanwhile would be hidden later.
+An owner that was unreachable for that long learns it from `check`, before its next checkpoint. If
+no other process owns the folder, but the lock file is missing, the owner locks it again: a removed
+folder is created again. If the folder's file system is no longer mounted, the owner waits for it,
+since a later mount would hide files that were written in its place.
 """
 
 import os
@@ -47,7 +46,7 @@ RENEWAL_S = 15.0
 
 
 class FolderGone(CheckpointError):
-    """The folder is not there now; nobody else has it."""
+    """The folder is missing now; no other process owns it."""
 
 
 @final
@@ -74,12 +73,12 @@ class Ownership:
         os.close(self._descriptor)
 
     def check(self) -> None:
-        """Makes sure that the folder is still this process's, or is again.
+        """Checks that this process still owns the folder; locks a lost lock file again.
 
         Raises:
-            FolderTaken: this process was out of reach for so long that another has taken over.
-            FolderGone: the folder was moved, or its file system is not there.
-            CheckpointError: it cannot be written.
+            FolderTaken: this process was unreachable for so long that another process took over.
+            FolderGone: the folder was moved, or its file system is not mounted.
+            CheckpointError: the lock file cannot be written.
         """
         if self._is_mine():
             return
@@ -93,53 +92,57 @@ class Ownership:
             self._regain(now is not None)
 
     def _regain(self, named: bool) -> None:
-        """Takes a folder again that nobody else has; `named`: its lock file still says so."""
+        """Locks a folder again that no other process owns.
+
+        Args:
+            named: True if the lock file still names this process.
+        """
         folder = self._path.parent
         if not named and self._was_moved():
             raise FolderGone(f"{folder} is gone: it was moved away, or its file system was")
-        there = next(place for place in (folder, *folder.parents) if place.exists())
-        if not named and os.stat(there).st_dev != self._disk:
-            raise FolderGone(f"{folder} is gone: {there} is on another file system than it was")
+        parent = next(path for path in (folder, *folder.parents) if path.exists())
+        if not named and os.stat(parent).st_dev != self._disk:
+            raise FolderGone(f"{folder} is gone: {parent} is on another file system than it was")
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = self._relocked(named)
         try:
             os.ftruncate(descriptor, os.pwrite(descriptor, self._me.encoded(), 0))
-            os.dup2(descriptor, self._descriptor, inheritable=False)  # which the renewer knows
+            os.dup2(descriptor, self._descriptor, inheritable=False)  # the renewer uses it
             self._disk = os.fstat(descriptor).st_dev
         finally:
             os.close(descriptor)
 
     def _relocked(self, named: bool) -> int:
-        if named:  # another handle of the same file: its lock is there, or comes with this one
-            descriptor = open_own(self._path, os.O_SYNC)
-            lock(descriptor)
-            return descriptor
-        while (found := opened(self._path, self._right)) is None:
+        if named:  # another handle of the same file, which may have lost its lock
+            same_file = open_own(self._path, os.O_SYNC)
+            lock(same_file)
+            return same_file
+        while (descriptor := opened(self._path, self._right)) is None:
             pass
-        return found
+        return descriptor
 
     def _was_moved(self) -> bool:
-        """True if the lock file is in a folder still, but not in this one."""
+        """Returns True if the lock file still exists, but in another folder."""
         try:
             return os.fstat(self._descriptor).st_nlink > 0 and not self._path.parent.is_dir()
         except OSError:
             return False
 
     def follow(self, folder: Path) -> None:
-        """Goes with the folder, which has another name now."""
+        """Follows a renamed folder to its new name."""
         self._path = folder / self._path.name
 
     def _is_mine(self) -> bool:
         try:
-            there, mine = os.lstat(self._path), os.fstat(self._descriptor)
+            named, own = os.lstat(self._path), os.fstat(self._descriptor)
             text = os.pread(self._descriptor, LONGEST, 0)
         except OSError:
             return False
-        return os.path.samestat(there, mine) and parse(text) == self._me
+        return os.path.samestat(named, own) and parse(text) == self._me
 
     def _renew(self) -> None:
         while not self._over.wait(RENEWAL_S):
-            with suppress(OSError):  # the server may be away for a while
+            with suppress(OSError):  # the file server may be unreachable for a while
                 os.utime(self._descriptor)
 
 
@@ -154,29 +157,29 @@ def own(
     """Takes a right to a folder that exists.
 
     Args:
-        folder: where.
-        right: which.
-        say: told when the right is taken over from a holder who is gone; None: stderr is.
-        patience_s: how long NFS may take to show the folder.
-        wait: sleeps that many seconds.
+        folder: an existing folder.
+        right: the right to take.
+        say: receives a message if the right is taken over from a dead owner; None: stderr.
+        patience_s: the longest wait until NFS shows the folder.
+        wait: sleeps for a number of seconds.
 
     Raises:
-        FolderTaken: somebody else has it; the error names who.
+        FolderTaken: another process has the right; the error names the process.
         CheckpointError: the lock file cannot be written.
     """
     path = folder / right.file
     with explained(path, LONGEST):
         owner, before = patiently(lambda: attempt(path, right), patience_s, wait)
     if before is not None:
-        tell = say or sys.stderr.write
-        tell(visible(f"atomo: {folder} was held by {before}, which is gone: taken over\n"))
+        report = say or sys.stderr.write
+        report(visible(f"atomo: {folder} was held by {before}, which is gone: taken over\n"))
     return owner
 
 
 def attempt(path: Path, right: Right) -> tuple[Ownership, LockOwner | None]:
-    """Returns the right, and who has left it behind."""
+    """Returns the right, and the dead owner that the lock file named, if any."""
     while (descriptor := opened(path, right)) is None:
-        pass  # its holder has just let go of it, and of the file
+        pass  # the owner has just removed the file
     try:
         before = parse(os.pread(descriptor, LONGEST, 0))
         return Ownership(path, descriptor, right), before

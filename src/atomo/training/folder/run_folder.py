@@ -1,9 +1,9 @@
 """The run folder: one flat folder that the hosts of a run share, often over NFS.
 
-Files that belong together are written under temporary names in the folder itself, synced, and only
-then renamed, the one that vouches for the others last: a reader sees all of them or nothing, and a
-full disk leaves everything as it was. Readers open by path, and again by path for a while after
-ENOENT and ESTALE, which is how NFS says "not visible yet" and "replaced on another host".
+Files that belong together are written under temporary names in the folder itself, synced, and then
+renamed. The file that vouches for the others is renamed last: a reader sees all of them or none,
+and a full disk changes nothing. Readers open files by path, and retry for a while after ENOENT and
+ESTALE, by which NFS says "not visible yet" and "replaced on another host".
 """
 
 import errno
@@ -35,10 +35,10 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-Wait = Callable[[float], None]  # sleeps that many seconds
+Wait = Callable[[float], None]  # sleeps for a number of seconds
 
 TEMPORARY = ".tmp"
-PATIENCE_S = 30.0  # an NFS client trusts what it last heard about a folder for that long
+PATIENCE_S = 30.0  # an NFS client caches the attributes of a folder for that long
 RETRY_S = 0.25
 TRANSIENT = frozenset({errno.ENOENT, errno.ESTALE})
 TAKEN = frozenset({errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EEXIST})
@@ -46,7 +46,7 @@ TAKEN = frozenset({errno.EINVAL, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno
 
 @final
 class Staging:
-    """Files that appear together. Leaving the `with` block removes what was not published."""
+    """Files that appear together. Leaving the `with` block removes unpublished files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,17 +61,15 @@ class Staging:
                 path.unlink(missing_ok=True)
 
     def write(self, name: str, data: bytes) -> None:
-        """Puts `data` on the disk under a temporary name.
+        """Writes `data` to the disk under a temporary name.
 
         Raises:
-            CheckpointError: it cannot be written; nothing that was there before has changed.
+            CheckpointError: the file cannot be written; existing files are unchanged.
         """
         self.write_pieces(name, [data], len(data))
 
     def write_pieces(self, name: str, pieces: Iterable[bytes | memoryview], size: int) -> None:
-        """Returns the same of data of `size` bytes in pieces, which need not all be
-        there at once.
-        """
+        """Writes `size` bytes of data in pieces, which need not all be in memory together."""
         path = self._folder / f".{name}.{os.getpid()}{TEMPORARY}"
         self._staged[name] = path
         with explained(self._folder / name, size):
@@ -84,17 +82,17 @@ class Staging:
         """Gives the files their names, in the order written; the last vouches for the others.
 
         Raises:
-            CheckpointError: a file cannot be renamed, or what has its name is no file.
+            CheckpointError: a file cannot be renamed, or its name belongs to a folder or a link.
         """
         for name in self._staged:
             with explained(self._folder / name, 0):
                 check_target(self._folder / name)
-        *others, seal = self._staged
+        *data_names, seal = self._staged
         with explained(self._folder / seal, 0):
-            if others:
+            if data_names:
                 # An older seal must not vouch for a mixture of old and new files.
                 (self._folder / seal).unlink(missing_ok=True)
-                self._rename(others)
+                self._rename(data_names)
             self._rename([seal])
 
     def _rename(self, names: list[str]) -> None:
@@ -104,13 +102,13 @@ class Staging:
 
 
 def sync(file: BinaryIO) -> None:
-    """Returns when what was written to `file` is on the disk, or on the server's."""
+    """Writes the data of `file` to the disk, or to the file server's disk, before it returns."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Returns when the names in `folder` are on the disk."""
+    """Writes the names in `folder` to the disk before it returns."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -118,19 +116,19 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def probe(wanted: Path, needed: int) -> None:
-    """Sees whether the folder of `wanted` can be written, and has room for its `needed` bytes.
+def probe(target: Path, needed: int) -> None:
+    """Checks that the folder of `target` can be written, and has `needed` bytes free.
 
     Raises:
-        CheckpointError: it cannot, or has not.
+        CheckpointError: the folder cannot be written, or has less space.
     """
-    path = wanted.with_name(f".probe.{os.getpid()}{TEMPORARY}")
-    with explained(wanted, needed):
+    path = target.with_name(f".probe.{os.getpid()}{TEMPORARY}")
+    with explained(target, needed):
         try:
             with create_plain(path) as file:
                 file.write(b"\n")
                 sync(file)
-            if shutil.disk_usage(wanted.parent).free < needed:
+            if shutil.disk_usage(target.parent).free < needed:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             with suppress(OSError):
@@ -139,7 +137,7 @@ def probe(wanted: Path, needed: int) -> None:
 
 @contextmanager
 def explained(path: Path, needed: int) -> Iterator[None]:
-    """Translates what the system says about a failed write of `needed` bytes."""
+    """Translates an OSError of a write of `needed` bytes into CheckpointError."""
     try:
         yield
     except OSError as error:
@@ -150,14 +148,14 @@ def explained(path: Path, needed: int) -> Iterator[None]:
 
 
 def room(path: Path, needed: int, error: OSError) -> str:
-    """Returns the bytes needed and left for a file; empty where something else is in its place."""
+    """Returns the bytes needed and free for a file; empty if its name belongs to something else."""
     if error.errno in TAKEN:
         return ""
     return f" ({needed} bytes needed, {room_left(path, error)})"
 
 
 def room_left(path: Path, error: OSError) -> str:
-    """Returns the bytes that there were for a file that cannot be written."""
+    """Returns the limit or the free bytes for a file that cannot be written."""
     limit = file_limit()
     if error.errno == errno.EFBIG and limit is not None:
         return f"{limit} allowed by `ulimit -f`"
@@ -165,7 +163,7 @@ def room_left(path: Path, error: OSError) -> str:
 
 
 def free(folder: Path) -> str:
-    """Returns the bytes left on the disk that holds `folder`."""
+    """Returns the free bytes on the disk of `folder`."""
     try:
         return str(shutil.disk_usage(folder).free)
     except OSError:
@@ -173,10 +171,10 @@ def free(folder: Path) -> str:
 
 
 def patiently(attempt: Callable[[], T], patience_s: float, wait: Wait) -> T:
-    """Returns the result of `attempt`, and repeats it while the file may only be late.
+    """Returns the result of `attempt`; repeats it while NFS may not show the file yet.
 
     Raises:
-        OSError: it fails for another reason, or still fails after `patience_s`.
+        OSError: `attempt` fails for another reason, or still fails after `patience_s`.
     """
     waited_s = 0.0
     while True:
@@ -193,7 +191,7 @@ def present(path: Path, read: Callable[[Path], T], patience_s: float, wait: Wait
     """Returns the result of `read` on `path`; None if there is no file.
 
     Raises:
-        CheckpointError: something is there, and cannot be read.
+        CheckpointError: the file exists, but cannot be read.
     """
 
     def attempt() -> T | None:
@@ -209,7 +207,7 @@ def present(path: Path, read: Callable[[Path], T], patience_s: float, wait: Wait
 
 
 def names(folder: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[str]:
-    """Returns the names in `folder`, sorted; none when it does not exist.
+    """Returns the names in `folder`, sorted; an empty list if the folder does not exist.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -218,7 +216,7 @@ def names(folder: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep)
 
 
 def decoded(text: bytes) -> Any:
-    """Returns the JSON value in `text`, or None when there is none; never raises."""
+    """Returns the JSON value in `text`, or None if it is not JSON; never raises."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError, MemoryError):

@@ -1,4 +1,4 @@
-"""Kernels are compiled when first used: here, before the first step, and not in its time."""
+"""Compilation of kernels before the first step, so that the step's time does not include it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,16 +11,16 @@ from atomo.codecs.momentum import MomentumState
 
 __all__ = ["compile_kernels"]
 
-SHAPE = (64, 32)  # entries enough that nothing is skipped for being small
+SHAPE = (64, 32)  # large enough that no kernel is skipped for a small tensor
 
 
 def compile_kernels(codecs: Iterable[Codec[Any]]) -> None:
-    """Encodes and decodes something small with each codec. Compiled kernels are kept on disk."""
+    """Encodes and decodes a small tensor with each codec. Compiled kernels are cached on disk."""
     generator = Generator().manual_seed(0)
     gradient = torch.randn(SHAPE, generator=generator)
     for codec in codecs:
-        kept = torch.zeros(SHAPE)
-        codec.add_decoded(codec.encode(gradient, generator), kept.clone())
-        codec.encode_residual(gradient, kept, generator)
+        residual = torch.zeros(SHAPE)
+        codec.add_decoded(codec.encode(gradient, generator), residual.clone())
+        codec.encode_residual(gradient, residual, generator)
         momentum = MomentumState(torch.zeros(SHAPE), 0.9, nesterov=False, masking=True)
-        codec.encode_momentum(gradient.clone(), momentum, kept, generator)
+        codec.encode_momentum(gradient.clone(), momentum, residual, generator)

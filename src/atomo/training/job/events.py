@@ -29,22 +29,22 @@ __all__ = [
     "to_json",
 ]
 
-# Why steps come to an end.
+# Reasons for the end of a sequence of steps.
 DONE: Final = "done"
 INTERRUPTED: Final = "interrupted"
-DRIFTED: Final = "drifted"  # for a while: the ranks measure again, and go on
+DRIFTED: Final = "drifted"  # a pause: the ranks measure again, and continue
 
 
 @final
 @dataclass(frozen=True)
 class Met:
-    """All ranks, spares among them, are there; what begins may have to be measured first."""
+    """All ranks, spares included, have met; measurements may come before the first step."""
 
 
 @final
 @dataclass(frozen=True)
 class Measuring:
-    """The ranks are about to measure what serves, or do not since the run is too short."""
+    """The ranks begin to measure for a plan, or the run is too short to measure."""
 
     text: str
 
@@ -60,71 +60,71 @@ class Started:
     memory: str
     workers: int
     parameters: int
-    images: int  # samples in the training set, whatever they are
+    images: int  # samples in the training set, of any kind
     steps_per_epoch: int
-    first_step: int  # above 1 where the run continues
+    first_step: int  # above 1 for a resumed run
     last_step: int
     train_dir: str
     comm_type: str = PARAMETER_SERVER
-    samples: str = "images"  # what they are called
-    chosen: str = ""  # what `--code auto` came to
-    fusion: str = ""  # what was found for `--fusion auto`
+    samples: str = "images"  # the name of the samples
+    chosen: str = ""  # the plan of `--code auto`
+    fusion: str = ""  # the plan of `--fusion auto`
     spares: int = 0  # processes that wait to take the place of a worker
 
 
 @final
 @dataclass(frozen=True)
 class StepDone:
-    """A step was taken. Times are seconds, means over the workers that counted."""
+    """A finished step. Times are seconds, means over the workers that counted."""
 
     step: int
     epoch: float
     loss: float
-    accuracy: float  # of the training batch, as its task counts what is right
+    accuracy: float  # of the training batch, by the task's definition
     lr: float  # before `damping`
-    workers: int  # whose gradients counted
+    workers: int  # number of gradients that counted
     images_per_s: float  # samples
-    up_bytes: int  # workers to master, all of them, at the socket side of the code
+    up_bytes: int  # from all workers to the master, as encoded for the transport
     down_bytes: int  # master to workers
-    dense_bytes: int  # what the gradients that counted would have taken as float32
+    dense_bytes: int  # size in float32 of the gradients that counted
     step_s: float
     compute_s: float
     encode_s: float
     send_s: float
-    wait_s: float  # for the weights: for the master, for other workers, and for the way down
+    wait_s: float  # for the weights: the master, other workers, and the transfer of the weights
     decode_s: float
     update_s: float
     eta_s: float
     exchange_s: float = 0.0  # without a master: encoding, sending, waiting and decoding together
-    hidden_s: float = 0.0  # how much of that ran beside the backward pass
+    hidden_s: float = 0.0  # the part of `exchange_s` that overlapped the backward pass
     damping: float = 1.0  # factor on the learning rate, by the noise of the codec
     follow_s: float = 0.0  # workers repeat the master's step
     plan_since: int = 1  # the first step with these codecs and messages: `since` in auto.json
-    # Gradients, one a worker and step, since the step before: asked = workers + late + refused +
-    # lost, and by how many more are under way than there were.
-    asked: int = 0  # of workers that were given a step
-    late: int = 0  # too late, as their workers were told
-    lost: int = 0  # with a worker that died
-    under_way: int = 0  # now
-    # The images that these gradients are of: asked = used + late + lost, and so on.
+    # Gradients, one for each worker and step, since the last step: asked = workers + late + refused
+    # + lost + the growth of under_way.
+    asked: int = 0  # requested from workers
+    late: int = 0  # arrived too late; their workers know it
+    lost: int = 0  # lost with a worker that died
+    under_way: int = 0  # requested, and not yet received
+    # The images of these gradients: asked = used + late + lost, and so on.
     images_asked: int = 0
     images_used: int = 0
     images_late: int = 0
     images_lost: int = 0
     images_refused: int = 0
     images_under_way: int = 0
-    refused: int = 0  # not what they should be, as their workers were told
-    refused_from: list[int] = field(default_factory=list)  # ranks, one for each frame refused
-    refused_for: list[str] = field(default_factory=list)  # and why: an `errors.FrameFault`
-    slowest: int = 0  # the worker whose gradients take longest, from order to report; 0: not known
-    slowness: float = 1.0  # its mean over the median of those of all workers
+    refused: int = 0  # with faults; their workers know it
+    refused_from: list[int] = field(default_factory=list)  # the rank of each refused frame
+    refused_for: list[str] = field(default_factory=list)  # and its fault: an `errors.FrameFault`
+    slowest: int = 0  # worker with the longest time from order to report; 0: unknown
+    slowness: float = 1.0  # the mean of these times over the median of all workers
     storage_failures: int = 0  # attempts to write in the run's folder that failed so far
 
 
 @final
 @dataclass(frozen=True)
 class Caution:
-    """Something that a person should look at, once."""
+    """A message that a user should read once."""
 
     text: str
 
@@ -141,9 +141,9 @@ class Saved:
 @final
 @dataclass(frozen=True)
 class Storage:
-    """Something can no longer be written, or can be again."""
+    """A kind of file cannot be written any more, or can be written again."""
 
-    what: str  # a plural, as in "checkpoints"
+    what: str  # the kind, a plural, as in "checkpoints"
     works: bool
     failures: int  # attempts that failed since the run began
     text: str  # one line
@@ -152,20 +152,20 @@ class Storage:
 @final
 @dataclass(frozen=True)
 class ProbedAgain:
-    """All ranks measured again, since steps had drifted from what was predicted."""
+    """The result of another measurement on all ranks, after steps drifted from the prediction."""
 
-    step: int  # the one that comes next
-    measured_s: float  # the median of the steps before
-    expected_s: float  # what they were held against
-    stays_s: float  # predicted, by what was measured now, with the codecs and messages so far
-    step_s: float  # the same with those that serve now
-    changed: bool  # whether these are others
+    step: int  # the next step
+    measured_s: float  # median of the last steps
+    expected_s: float  # the prediction before
+    stays_s: float  # predicted for the old plan by the new measurements
+    step_s: float  # predicted for the plan that is used now
+    changed: bool  # True if the plan is new
     took_s: float
-    plan: str  # what serves now; a line or two
+    plan: str  # the plan that is used now, in one line or two
 
     @property
     def text(self) -> str:
-        """One line, and what serves now where that is new."""
+        """The result in one line, and the new plan, if any."""
         begin = (
             f"steps take {1e3 * self.measured_s:.1f} ms and not {1e3 * self.expected_s:.1f}, so "
             f"all ranks measured again, in {self.took_s:.1f} s: {1e3 * self.stays_s:.1f} ms "
@@ -179,18 +179,18 @@ class ProbedAgain:
 @final
 @dataclass(frozen=True)
 class Fence:
-    """A rank on another host than the master's does not answer, and is to be killed there."""
+    """A request to kill a rank on another host than the master's that does not answer."""
 
     rank: int
     pid: int  # on its host
-    started: int  # in ticks since that host came up: who has the number later is another
-    if_stuck: bool  # only if it is stopped, or waits for the system
+    started: int  # ticks from the host's boot to the process's start: numbers are reused
+    if_stuck: bool  # kill only a process that is stopped, or waits in a system call
 
 
 @final
 @dataclass(frozen=True)
 class Failed:
-    """A rank cannot go on, and the job with it; it has said why, and waits to be ended."""
+    """A failed rank, which ends the job; it has printed the reason, and waits to be killed."""
 
     exit_code: int
 
@@ -202,9 +202,9 @@ class Ended:
 
     step: int
     reason: str
-    late: int = 0  # gradients that were under way after the last step and counted in none
+    late: int = 0  # gradients under way after the last step, which count in no step
     lost: int = 0
-    images_late: int = 0  # theirs
+    images_late: int = 0
     images_lost: int = 0
     refused: int = 0
     images_refused: int = 0

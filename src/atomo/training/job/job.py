@@ -1,4 +1,4 @@
-"""The job: all that the master and the workers of a run agree on, computed from the settings."""
+"""The job: the common state of all ranks of a run, computed from the settings."""
 
 import math
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ LAYERS: Final = Grouping("layer")
 @final
 @dataclass(frozen=True)
 class Stage:
-    """The buckets from a step on."""
+    """The buckets of all steps from `first_step` to the next stage."""
 
     first_step: int
     buckets: tuple[Bucket, ...]
@@ -58,11 +58,11 @@ class Job:
     plan: Plan = field(default_factory=Plan)
     """The codecs and messages of `--code auto` and `--fusion auto`."""
     again: ProbedAgain | None = None
-    """Result of the run's last probe, if that was after its first step."""
+    """Result of the run's last probe, if the probe was after the first step."""
 
     @property
     def resume(self) -> str:
-        """Start of the run: after a probe, its current step."""
+        """Start of the run: "auto" after a probe, since the run continues from its checkpoint."""
         here = self.again or self.settings.resume == ANYWAY
         return "auto" if here else self.settings.resume
 
@@ -84,9 +84,9 @@ class Job:
         return plan_buckets(shapes(self.model), codec, self.settings.grouping)
 
     def damps_at(self, step: int) -> bool:
-        """Returns True if the learning rate of `step` falls by the factor of its codec's noise.
+        """Returns True if noise damping reduces the learning rate of `step`.
 
-        Adam divides by the length of its gradients already. What a memory keeps is no noise.
+        Adam already divides by the size of its gradients. The residual of a memory is not noise.
         """
         s = self.settings
         plain = s.noise_damping and s.optimizer == "sgd" and s.memory == NoMemory.id
@@ -96,22 +96,22 @@ class Job:
     def share(self) -> float:
         """The weight of a gradient in a step.
 
-        Where what is late comes back, each weighs what it would in a step of all workers: it counts
-        in the end, and a mean over the first K alone would make it count P / K times.
+        If late gradients count in a later step, the weight is that in a step of all P workers: all
+        gradients count in the end, and a mean over the first K would weigh each P / K times.
         """
         return 1 / self.settings.counted
 
     @property
     def late_share(self) -> float:
-        """Share K / P of a late gradient that counts later: the part that steps wait for.
+        """Share K / P of a late gradient that counts later, where steps wait for K of P workers.
 
-        So a worker that is late again and again has at most P / (P - K) gradients waiting, and not
-        all that it ever computed, to be let go at once.
+        With this share, the residual of a worker that is always late stays below P / (P - K)
+        gradients. Otherwise it would have all gradients so far, and send them in a single step.
         """
         return self.late_share_of(self.workers)
 
     def late_share_of(self, workers: int) -> float:
-        """Returns that share for a number of workers that are left."""
+        """Returns the late share for a number of remaining workers."""
         return min(self.settings.num_aggregate, workers) / workers
 
     @property
@@ -131,7 +131,7 @@ class Job:
 
     @property
     def images_of_step(self) -> int:
-        """Samples of a step, which its workers divide, however many they are."""
+        """Samples of a step. The workers divide them, also after a worker is lost."""
         return self.workers * self.settings.share_of_step
 
     @property
@@ -149,8 +149,8 @@ def make_job(settings: Settings, ranks: int) -> Job:
     """Loads the data set and builds the model with its initial weights, alike on every rank.
 
     Raises:
-        ConfigError: the number of ranks is not what the settings say, or a setting does not fit.
-        DataError: the data set is missing or damaged, or the file of weights is.
+        ConfigError: the number of ranks contradicts the settings, or a setting does not fit.
+        DataError: the data set or the file of weights is missing or damaged.
     """
     if ranks != settings.processes:
         spares = f" and --spares {settings.spares}" if settings.spares else ""
@@ -185,9 +185,9 @@ def check_rate(settings: Settings, last_step: int) -> None:
 
 
 def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage, ...]:
-    """Builds the stages of a run whose epochs have `steps` steps.
+    """Builds the stages of a run with `steps` steps an epoch.
 
-    Where messages are to be found from measured costs, each parameter is one, until they are.
+    If a plan will choose the messages, each parameter is a message until then.
 
     Raises:
         ConfigError: a codec is for a parameter that the model does not have.

@@ -1,11 +1,11 @@
-"""The plan of a run: codecs found by `--code auto`, messages found by `--fusion auto`.
+"""The plan of a run: the codecs of `--code auto`, the messages of `--fusion auto`.
 
     Plan
       codecs: CodecPlan     auto.json in the folder of the run
       messages: MessagePlan fusion.json
 
-`planner.py` makes a plan before the first step, `replan.py` another when steps have drifted from
-the prediction, and `plan_records.py` keeps plans in files.
+`planner.py` makes a plan before the first step. `replan.py` makes another when steps have drifted
+from the prediction. `plan_records.py` stores plans in files.
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ class TrialResult:
 
     @staticmethod
     def read(values: Any) -> "TrialResult":
-        """Reads a record that `asdict` made and that went through JSON.
+        """Reads a record of `asdict` after a round trip through JSON.
 
         Raises:
             KeyError, TypeError, ValueError: the values are no such record.
@@ -55,9 +55,7 @@ class TrialResult:
 @final
 @dataclass(frozen=True)
 class CodecPlan:
-    """The codec of each tensor, with the prediction that speaks for it. Its fields are the keys of
-    auto.json.
-    """
+    """The codec of each tensor, with its prediction. The fields are the keys of auto.json."""
 
     codes: dict[str, str]
     """Codec by parameter, from the last parameter to the first, without parameters that travel
@@ -91,24 +89,24 @@ class CodecPlan:
 
     @staticmethod
     def read(record: Mapping[str, Any]) -> "CodecPlan":
-        """Reads a record that `asdict` made and that went through JSON.
+        """Reads a record of `asdict` after a round trip through JSON.
 
         Raises:
             KeyError, TypeError, ValueError: the mapping is no such record.
         """
         hosts = (*map(str, record.get("hosts", ())),)
         trials = (*map(TrialResult.read, record.get("trials", ())),)
-        said = settings_of_stored(record["said"])
-        return CodecPlan(**{**record, "said": said, "hosts": hosts, "trials": trials})
+        settings = settings_of_stored(record["said"])
+        return CodecPlan(**{**record, "said": settings, "hosts": hosts, "trials": trials})
 
     def applied(self, settings: Settings) -> Settings:
-        """Returns settings that name these codecs: a run by them has the same bits."""
+        """Returns settings that name these codecs: a run with them has the same bits."""
         code = next(iter(counted(self.codes)), "sgd")
-        others: dict[str, list[str]] = {}
+        names_by_spec: dict[str, list[str]] = {}
         for name, spec in self.codes.items():
             if spec != code:
-                others.setdefault(spec, []).append(name)
-        code_for = "; ".join(f"{spec}: {' '.join(names)}" for spec, names in others.items())
+                names_by_spec.setdefault(spec, []).append(name)
+        code_for = "; ".join(f"{spec}: {' '.join(names)}" for spec, names in names_by_spec.items())
         return replace(settings, code=code, code_for=code_for, memory=self.memory).resolved()
 
     @property
@@ -131,9 +129,7 @@ class CodecPlan:
 @final
 @dataclass(frozen=True)
 class MessagePlan:
-    """The partition into messages, with the prediction that speaks for it. Its fields are the keys
-    of fusion.json.
-    """
+    """The partition into messages, with its prediction. The fields are the keys of fusion.json."""
 
     way: str
     """The search: a name in `--fusion`."""
@@ -141,7 +137,7 @@ class MessagePlan:
     job: str
     """A hash of all that the costs depend on."""
     exchange_s: float
-    """Predicted time from the begin of the backward pass until everything is decoded."""
+    """Predicted time from the begin of the backward pass until all messages are decoded."""
     layers_s: float
     """The same time with a message for each parameter."""
     one_s: float
@@ -169,11 +165,11 @@ class MessagePlan:
     @property
     def text(self) -> str:
         """The plan in one line."""
-        many = len(self.cuts)
+        count = len(self.cuts)
         if self.why:
-            return f"fusion {self.way}: {many} message{'s' * (many > 1)}: the run is {self.why}"
+            return f"fusion {self.way}: {count} message{'s' * (count > 1)}: the run is {self.why}"
         return (
-            f"fusion {self.way}: {many} message{'s' * (many > 1)}, predicted "
+            f"fusion {self.way}: {count} message{'s' * (count > 1)}, predicted "
             f"{1e3 * self.exchange_s:.1f} ms from the begin of the backward pass to the mean "
             f"({1e3 * self.layers_s:.1f} a message for each parameter, {1e3 * self.one_s:.1f} in "
             f"one){trials_text(self.trials)}; measured in {self.took_s:.1f} s"
@@ -181,7 +177,7 @@ class MessagePlan:
 
     @staticmethod
     def read(record: object) -> "MessagePlan":
-        """Reads a record that `asdict` made, from a file that anyone may have written.
+        """Reads a record of `asdict` from an untrusted file.
 
         Raises:
             ValueError: the object is no such record.
@@ -224,8 +220,8 @@ class Plan:
     @property
     def expected_s(self) -> float:
         """Seconds of a step: measured in trials, or else predicted; 0: unknown."""
-        known = [expected(part.trials, part.step_s) for part in reversed(self.parts)]
-        return next(filter(None, known), 0.0)
+        times_s = [expected(part.trials, part.step_s) for part in reversed(self.parts)]
+        return next(filter(None, times_s), 0.0)
 
     @property
     def text(self) -> str:
@@ -233,7 +229,7 @@ class Plan:
         return "\n".join(part.text for part in self.parts)
 
     def changed(self, **changes: Any) -> "Plan":
-        """Returns the plan with fields changed that both parts have."""
+        """Returns the plan with changed fields; both parts must have them."""
         codecs, messages = self.codecs, self.messages
         return Plan(
             codecs and replace(codecs, **changes), messages and replace(messages, **changes)
@@ -264,7 +260,7 @@ def planned_settings(settings: Settings) -> dict[str, Any]:
 
 
 def length_settings(settings: Settings) -> dict[str, Any]:
-    """Returns the settings that a choice also depends on if the run is too short to measure."""
+    """Returns the settings that the choice also depends on if the run is too short to measure."""
     return {name: getattr(settings, name) for name in ("epochs", "max_steps", "auto_share")}
 
 
@@ -274,7 +270,7 @@ def counted(codes: Mapping[str, str]) -> dict[str, int]:
 
 
 def expected(trials: Sequence[TrialResult], predicted_s: float) -> float:
-    """Returns seconds of a step by a plan: of its trial, or else predicted."""
+    """Returns the seconds of a step by a plan: measured in its trial, or else predicted."""
     return trials[0].taken_s if trials else predicted_s
 
 
@@ -282,8 +278,8 @@ def trials_text(trials: Sequence[TrialResult]) -> str:
     """Returns the results as a part of a line; empty if there are none."""
     if not trials:
         return ""
-    first, *others = trials
-    beside = ", ".join(f"{trial.name} {1e3 * trial.taken_s:.1f}" for trial in others)
+    first, *losers = trials
+    beside = ", ".join(f"{trial.name} {1e3 * trial.taken_s:.1f}" for trial in losers)
     return f"; {1e3 * first.taken_s:.1f} in trial steps" + (f" ({beside})" if beside else "")
 
 

@@ -13,12 +13,12 @@ __all__ = ["NO_CONTROL", "RunControl"]
 @final
 @dataclass(frozen=True)
 class RunControl:
-    """Control that rank 0 obeys; other ranks have no use for it."""
+    """Control of rank 0; other ranks ignore it."""
 
     drifts: Callable[[StepDone], bool]
-    """Takes in a step; returns True if all ranks are to pause after this step or the next."""
+    """Observes a step; returns True if all ranks should pause after this step or the next."""
     owner: Ownership | None = None
-    """The right to the folder, if the run keeps it beyond a pause."""
+    """The right to the folder, if the run keeps the right during a pause."""
 
 
 NO_CONTROL: Final = RunControl(lambda done: False)

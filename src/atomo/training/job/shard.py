@@ -1,13 +1,13 @@
 """Division of the training images over steps and workers.
 
 Every epoch is a new permutation of the training images, a pure function of the seed and the epoch.
-A step takes the next workers x batch images of it, worker w the w-th chunk: no image goes to two
-workers, and a step of W workers sees what a single process with a batch W times as large would.
-What is left at the end of an epoch, fewer images than a step takes, is dropped; the next epoch is
-shuffled anew, so that no image is dropped for good.
+A step takes the next workers x batch images, and worker w the w-th chunk: no image goes to two
+workers, and a step of W workers has the images of a single process with a batch W times as large.
+The last images of an epoch, fewer than a step takes, are dropped; the next epoch has another order,
+so that no image is dropped in all epochs.
 
-The images of a step stay what they are where workers are lost: those that are left divide them, the
-i-th of W in rank order from place n i / W of the n images to n (i + 1) / W, rounded down.
+The images of a step stay the same if workers are lost. The remaining W workers divide the n images:
+the i-th in rank order has those from n i / W to n (i + 1) / W, rounded down.
 """
 
 from typing import final
@@ -24,7 +24,7 @@ __all__ = ["Shard", "steps_per_epoch"]
 
 
 def steps_per_epoch(images: int, workers: int, batch_size: int) -> int:
-    """Counts the whole steps in one pass over the images.
+    """Returns the number of complete steps in one pass over the images.
 
     Raises:
         ConfigError: there are not enough images for one step.
@@ -53,7 +53,7 @@ class Shard:
         return (step - 1) // self.steps_per_epoch
 
     def divide(self, index: int, among: int) -> None:
-        """Divides the images of a step among `among` workers from now on; this is the
+        """Divides the images of all later steps among `among` workers; this worker is the
         `index`-th.
         """
         self._index, self._among = index, among
@@ -61,7 +61,9 @@ class Shard:
     def indices(self, step: int) -> Int64[Tensor, " b"]:
         """Returns the images of this worker at `step`."""
         epoch = self.epoch(step)
-        if epoch != self._epoch:  # made anew, not shuffled on: a resume lands in any epoch
+        if (
+            epoch != self._epoch
+        ):  # from the seed, not from the last order: a resume may begin in any epoch
             generator = Generator().manual_seed(derive(self._seed, "order", epoch))
             self._epoch, self._order = epoch, torch.randperm(self._images, generator=generator)
         first = (step - 1) % self.steps_per_epoch * self._of_step

@@ -28,46 +28,47 @@ __all__ = ["ExchangeSetup", "cautions_of", "make_elastic_group", "make_exchange"
 @final
 @dataclass(frozen=True)
 class ExchangeSetup:
-    """A communicator, and what of it a checkpoint has to do with."""
+    """A communicator, and the parts of it that a checkpoint saves."""
 
     communicator: Communicator
     memory: Memory
     reduction: Reduction[Any, Any] | None
-    """None: other ranks of this host compress all that there is."""
+    """None: other ranks of this host compress all gradients."""
     hosts: Hosts
     compressed: frozenset[str]
-    """The parameters that this rank compresses, and has the memory of."""
+    """Names of the parameters that this rank compresses and has residuals of."""
     rows: dict[str, RowGradient] | None = None
-    """Gradients of embeddings as rows; None: nobody reads them there."""
+    """Gradients of embeddings as rows; None: all gradients are dense."""
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the state of this rank's exchange, beside memories."""
+        """Returns the state of this rank's exchange, without memories."""
         own = self.reduction.state_dict() if self.reduction else {}
         hosts = {} if self.hosts.flat else {HOSTS: torch.tensor(self.hosts.of)}
-        return {EXCHANGE + name: held for name, held in (own | hosts).items()}
+        return {EXCHANGE + name: tensor for name, tensor in (own | hosts).items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replaces it by what the states of all ranks had, without what is another's to know."""
+        """Restores this rank's part of the exchange from the joined states of all ranks."""
         if self.reduction:
-            mine = {n: t for n, t in state.items() if n.partition("/")[2] in self.compressed}
-            self.reduction.load_state_dict(mine)
+            own = {n: t for n, t in state.items() if n.partition("/")[2] in self.compressed}
+            self.reduction.load_state_dict(own)
 
     def without_others(self, worker: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns a worker's state, less the memories of what others compress."""
-        mine, scalars = self.compressed, self.memory.scalars
+        """Returns a worker's state without the residuals that belong to other ranks."""
+        compressed, scalars = self.compressed, self.memory.scalars
         return {
-            name: held
-            for name, held in worker.items()
+            name: tensor
+            for name, tensor in worker.items()
             if not name.startswith(MEMORY)
             or name.removeprefix(MEMORY) in scalars
-            or name.rpartition("/")[2] in mine
+            or name.rpartition("/")[2] in compressed
         }
 
 
 def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
     """Returns the group of ranks if it may change or has spares; None: a death ends the job.
 
-    What all ranks agree on before they encode is not agreed on anew by those who are left.
+    A codec with an agreement before encoding, such as a shared scale, has no group: the surviving
+    ranks do not repeat the agreement.
     """
     s = job.settings
     agrees = any(bucket.agreeing for stage in job.stages for bucket in stage.buckets)
@@ -78,18 +79,18 @@ def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
 
 
 def cautions_of(job: Job, group: ElasticGroup | None) -> list[str]:
-    """Returns cautions for a run that should survive the death of a worker, and cannot."""
+    """Returns cautions for a run that should survive the death of a worker, but cannot."""
     s = job.settings
     fewer = s.min_workers and s.least_workers < job.workers
     if (group is not None and group.transport.fault_tolerant) or not (fewer or s.spares):
         return []
-    asked = (
+    option = (
         f"--spares {s.spares}" if s.spares else f"--min-workers {s.min_workers} of {job.workers}"
     )
     return [
-        f"{asked}: the death of any process ends this run, "
-        "as nothing here tells the others of it, or its codec has all of them agree on a scale; "
-        "`atomo train` and `mpirun --with-ft ulfm` of Open MPI 5 do the former"
+        f"{option}: the death of any process ends this run, as no failure detector runs here, or "
+        "its codec needs the agreement of all workers on a scale; `atomo train` and "
+        "`mpirun --with-ft ulfm` of Open MPI 5 detect failures"
     ]
 
 
@@ -99,13 +100,13 @@ def make_exchange(
     """Sets up the exchange of this rank; all ranks call this together.
 
     Args:
-        job: what is trained.
+        job: the training run.
         transport: connects the ranks.
-        group: the members, where they may change.
+        group: the members, if they may change.
 
     Raises:
-        ConfigError: `--hierarchical`, and all are on one host.
-        TransportError: another rank does not.
+        ConfigError: `--hierarchical`, and all ranks are on one host.
+        TransportError: another rank does not take part.
     """
     s = job.settings
     everyone = Direct(group.transport if group else transport, s.timeout)
@@ -128,7 +129,7 @@ def inside_out(
     beside = hosts.ranks_beside(transport.rank)
     up, down = (Subgroup(transport.dup(s.timeout), beside, one_host=True) for _ in range(2))
     inside = IntraHostGroup(up, down, s.timeout)
-    # One rank must see the whole gradient where its norm has a say.
+    # A memory that clips needs the norm of the whole gradient: then one rank compresses all of it.
     rails = 1 if memory.needs_norm else hosts.rails
     place = HostPlace(inside, rails_of(job.buckets, rails), hosts.count / transport.size)
     if inside.rank >= rails:
@@ -151,8 +152,7 @@ def make_pipeline(
 ) -> tuple[Reduction[Any, Any], Pipeline]:
     """Builds the pipeline that compresses and exchanges over all ranks of a collective."""
     s = job.settings
-    there = {} if rows is None else rows
-    compressor = Compressor(memory, s.compression, number + 1, s.seed, rows=there)
+    compressor = Compressor(memory, s.compression, number + 1, s.seed, rows=rows or {})
     reduction = REDUCTIONS[s.comm_type](collective, compressor)
     threads = torch.get_num_threads()
     return reduction, Pipeline(collective, compressor, reduction, threads, averaged)

@@ -1,4 +1,4 @@
-"""The master: owns weights and optimiser, takes the steps, writes the checkpoints."""
+"""The master: owns weights and optimizer, takes the steps, writes the checkpoints."""
 
 from collections.abc import Callable
 from typing import Final, final
@@ -34,8 +34,8 @@ CPU: Final = torch.device("cpu")
 class Master:
     """Rank 0 of a run.
 
-    Batch-norm statistics: each worker keeps its own, over its own images; a checkpoint's model has
-    their mean, and the workers' own come back to them on a resume.
+    Batch-norm statistics: each worker has its own, over its own samples. The model in a checkpoint
+    has their mean; a resume restores each worker's own statistics.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Master:
         """Creates a master.
 
         Args:
-            job: what is trained; its model stays on the CPU.
-            transport: connects it with the workers.
-            tell: gets its events.
-            interrupted: whether to have a checkpoint written, and to end.
-            control: says whether steps drift.
-            device: where gradients are added up and steps are taken.
+            job: the training run; its model stays on the CPU.
+            transport: connects the master with the workers.
+            tell: receives the events.
+            interrupted: returns True if the master should write a checkpoint and end the run.
+            control: detects that steps drift from the plan.
+            device: of the sums of gradients and of the optimizer.
         """
-        self.step = 0  # for who reports an error
+        self.step = 0  # the last finished step, for error messages
         self._job, self._transport, self._tell = job, transport, tell
         self._interrupted, self._control = interrupted, control
         self._recorder, self._progress = RunRecorder(job, tell, control.owner), Progress(job)
@@ -67,7 +67,7 @@ class Master:
         self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
 
     def run(self) -> str:
-        """Trains to the end, until interrupted, or until steps have drifted; says which."""
+        """Trains until the last step, an interrupt or a drift; returns the reason of the end."""
         with self._recorder.owning():
             return self._run()
 
@@ -91,7 +91,7 @@ class Master:
         return reason
 
     def _train(self, done: Callable[[StepDone], None]) -> str:
-        """Takes steps until there are none left, or until asked for an end; says which."""
+        """Takes steps until the last, an interrupt or a drift; returns the reason of the end."""
         self._cadence.begin()
         while self.step < self._job.last_step:
             step = self._take_step(self.step + 1)
@@ -99,8 +99,7 @@ class Master:
             self._tell_notes()
             if self._interrupted():
                 return INTERRUPTED
-            # All ranks measure together: some of them alone cannot. The next leg goes on from a
-            # checkpoint.
+            # A new plan needs measurements of all ranks together, and continues from a checkpoint.
             if self._are_all_there() and self._control.drifts(step) and self._save():
                 return DRIFTED
             if self._cadence.due(self.step) or self._is_old() or self._recorder.tries_again:
@@ -108,8 +107,10 @@ class Master:
         return DONE
 
     def _is_old(self) -> bool:
-        """Returns True if the last checkpoint is too old. Another checkpoint needs every worker
-        idle; steps wait for a worker that may hang, and go on without it.
+        """Returns True if the last checkpoint is too old.
+
+        A checkpoint needs every worker idle. While a worker may hang, the next checkpoint is
+        delayed by up to the timeout: the steps continue without that worker.
         """
         patience_s = self._job.settings.timeout if self._server.has_busy_workers else 0.0
         return self._cadence.is_older(patience_s)
@@ -118,28 +119,32 @@ class Master:
         return len(self._server.workers) == self._job.workers
 
     def _tell_notes(self) -> None:
-        """Tells the server's notes about workers."""
+        """Reports the server's notes about workers."""
         for note in self._server.take_notes():
             self._tell(Caution(note))
 
     def _warn(self) -> None:
         """Cautions if the death of a worker ends the run."""
-        least, workers = self._job.settings.least_workers, self._job.workers
+        minimum, workers = self._job.settings.least_workers, self._job.workers
         spares = self._job.settings.spares
-        if (least < workers or spares) and not self._transport.fault_tolerant:
-            asked = f"--spares {spares}" if spares else f"--min-workers {least} of {workers}"
+        if (minimum < workers or spares) and not self._transport.fault_tolerant:
+            option = f"--spares {spares}" if spares else f"--min-workers {minimum} of {workers}"
             self._tell(
                 Caution(
-                    f"{asked}: the death of any process ends this run, "
-                    "as nothing here tells the others of it; `atomo train` and `mpirun --with-ft "
-                    "ulfm` of Open MPI 5 do"
+                    f"{option}: the death of any process ends this run, as no failure detector "
+                    "runs here; `atomo train` and `mpirun --with-ft ulfm` of Open MPI 5 detect "
+                    "failures"
                 )
             )
 
     def _rescued(self) -> str:
-        """Keeps what there is, and ends the run of whoever is left; in words."""
-        left = bool(self._server.workers)
-        if left and self.step:
+        """Saves the steps that were taken, if it can, and stops the remaining workers.
+
+        Returns:
+            The outcome, in words.
+        """
+        has_workers = bool(self._server.workers)
+        if has_workers and self.step:
             self._save()
         self._server.stop()
         self._tell_notes()
@@ -150,8 +155,8 @@ class Master:
             )
         if not self.step:
             return "no step was taken yet"
-        why = "it cannot be written" if left else "none is left to save what workers keep"
-        return f"{why}, and the last checkpoint stays what it is"
+        why = "it cannot be written" if has_workers else "no worker is left to save its state"
+        return f"{why}, and the last checkpoint is unchanged"
 
     def _resume(self) -> int:
         snapshot = self._recorder.snapshot()
@@ -189,10 +194,10 @@ class Master:
         return self._progress.done(done)
 
     def _save(self) -> bool:
-        """Writes a checkpoint, if it can and there is none of this step; whether there is one."""
+        """Writes a checkpoint unless this step has one; returns True if the step has one now."""
         if self._saved != self.step and self._recorder.save(self.step, self._parts):
             self._saved = self.step
-        self._cadence.begin()  # also where it failed: when to try again the recorder knows
+        self._cadence.begin()  # also after a failure: the recorder schedules the next attempt
         self._tell_notes()
         return self._saved == self.step
 

@@ -1,7 +1,7 @@
 """Steps of a master: its weights, its optimizer and the server that averages gradients.
 
-A run's master adds a folder, checkpoints and lines (`master.py`); trials of plans take steps alone
-(`plan_trials.py`).
+`master.py` adds the folder, the checkpoints and the log lines of a run. Trials of plans use only
+the steps (`plan_trials.py`).
 """
 
 import time
@@ -46,7 +46,7 @@ class StepResult:
 
 @final
 class MasterStepper:
-    """Rank 0's weights, optimizer and server, and the steps that it takes with them."""
+    """Rank 0's weights, optimizer and server, and its steps."""
 
     def __init__(
         self, job: Job, transport: Transport, device: torch.device, *, trial: bool = False
@@ -56,8 +56,8 @@ class MasterStepper:
         Args:
             job: the training run; its model stays on the CPU.
             transport: connects rank 0 with the workers.
-            device: where gradients are added up and steps are taken.
-            trial: True for a few steps that need every worker: the death of one ends them.
+            device: of the sums of gradients and of the optimizer.
+            trial: True for a trial, which ends if a worker dies.
         """
         s = job.settings
         self._job, self._transport = job, transport
@@ -80,7 +80,7 @@ class MasterStepper:
         )
 
     def _source(self) -> SyncInputs:
-        """Returns the state that weights and differences for the workers are made of."""
+        """Returns the sources of the weights and of the differences that workers receive."""
         return SyncInputs(
             self._transport.local_size == self._transport.size,
             lambda: without_average(self.optimizer.state_dict()),
@@ -93,7 +93,7 @@ class MasterStepper:
         """Takes a step.
 
         The order of the server's calls is the protocol: buckets, weights, gradients, and then the
-        factor of the step, for workers that repeat it.
+        factor of the step, for workers that repeat the step.
         """
         server, started, before_s = self.server, time.perf_counter(), self.server.decode_s
         server.expect(self._job.buckets_at(step))

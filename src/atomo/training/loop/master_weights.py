@@ -1,4 +1,4 @@
-"""The weights where a master steps them, beside the model on its host that checkpoints are of."""
+"""A master's weights on its device, and their copies in the model on the host for checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from typing import final
@@ -15,31 +15,31 @@ __all__ = ["MasterWeights", "on_host"]
 
 @final
 class MasterWeights:
-    """All parameters of a model in one row on a device; on the CPU they are the model's own."""
+    """All parameters of a model in one flat tensor on a device; on the CPU the model shares it."""
 
     def __init__(self, model: nn.Module, buckets: Sequence[Bucket], device: torch.device) -> None:
-        """Creates the weights that the model has.
+        """Copies the weights of a model to a device.
 
         Args:
             model: on the CPU, where it stays.
-            buckets: in whose order the parameters lie.
-            device: where they are to be stepped.
+            buckets: give the order of the parameters.
+            device: of the optimizer's steps.
         """
         self._host = flatten(model, buckets)
         self.flat: Float[Tensor, " n"] = to_device(self._host, device)
         """Change it in place."""
 
     def to_model(self) -> None:
-        """Gives the model the weights as they are now."""
+        """Copies the current weights to the model."""
         if self.flat is not self._host:
             self._host.copy_(self.flat)
 
     def from_model(self) -> None:
-        """Takes the weights that the model was given."""
+        """Copies the weights from the model."""
         if self.flat is not self._host:
             self.flat.copy_(self._host)
 
 
 def on_host(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns a state on the CPU, with one wait for all of it."""
+    """Returns a state on the CPU, with a single wait for the device."""
     return dict(zip(state, to_host([*state.values()]), strict=True))

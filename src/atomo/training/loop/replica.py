@@ -30,8 +30,8 @@ from atomo.transports import Transport
 
 __all__ = ["ReplicaStep", "TrainingReplica", "beginnings"]
 
-REASONS: Final = (DONE, DRIFTED, INTERRUPTED)  # in reports as their numbers; the last goes first
-MODEL, OPTIMIZER, WORKER = "model/", "optimizer/", "worker/"  # what names in a state begin with
+REASONS: Final = (DONE, DRIFTED, INTERRUPTED)  # reports have their indices; the highest wins
+MODEL, OPTIMIZER, WORKER = "model/", "optimizer/", "worker/"  # prefixes of names in a state
 
 
 @final
@@ -40,17 +40,17 @@ class ReplicaStep:
     """Reports and times of a step, and the wishes of all ranks after it."""
 
     exchanged: Exchanged
-    report: Report  # its own
-    metrics: Mapping[str, float]  # of its batch, where lines show them
+    report: Report  # of this rank
+    metrics: Mapping[str, float]  # of this rank's batch, if log lines show them
     factor: float  # on the learning rate, by the noise of the codec
     update_s: float
     step_s: float
 
     @property
     def ending(self) -> str:
-        """The reason why any rank asks for the end of steps."""
-        asked = max(report.ending for report in self.exchanged.reports.values())
-        return REASONS[int(asked)] if asked in range(len(REASONS)) else INTERRUPTED
+        """The strongest reason of any rank to end the steps; `DONE` if no rank has one."""
+        wish = max(report.ending for report in self.exchanged.reports.values())
+        return REASONS[int(wish)] if wish in range(len(REASONS)) else INTERRUPTED
 
     @property
     def saving(self) -> bool:
@@ -60,7 +60,7 @@ class ReplicaStep:
 
 @final
 class TrainingReplica:
-    """The training of one rank. Ranks 0..n-1 are the workers 1..n: seeds and images are theirs."""
+    """The training of one rank. Ranks 0..n-1 have the seeds and the samples of workers 1..n."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class TrainingReplica:
         self._damping = Damping()
 
     def take_step(self, *, ending: str = DONE, saving: bool = False) -> ReplicaStep:
-        """Takes the next step, with all others.
+        """Takes the next step together with all ranks.
 
         Args:
-            ending: why this rank asks for an end after it; done: it does not.
-            saving: whether it asks for a checkpoint.
+            ending: this rank's reason to end after the step; `DONE`: it has none.
+            saving: True if this rank asks for a checkpoint.
         """
         step, started = self.step + 1, time.perf_counter()
         self.exchange.memory.set_learning_rate(self.job.rate.at(step))
@@ -95,8 +95,8 @@ class TrainingReplica:
             self._passes.share([1 + rank for rank in self._group.sample_split.members_at(step)])
         done = self._passes.run(step)
         times = time.perf_counter() - started, 0.0, 0.0, 0.0
-        told = done.loss, done.correct, done.samples, *times, done.square
-        report = Report(*told, ending=float(REASONS.index(ending)), saving=float(saving))
+        figures = done.loss, done.correct, done.samples, *times, done.square
+        report = Report(*figures, ending=float(REASONS.index(ending)), saving=float(saving))
         with self._passes.explained():
             exchanged = self._communicator.average(report)
             check_images(exchanged.reports, self.job.images_of_step)
@@ -151,10 +151,10 @@ class TrainingReplica:
         return joined(self.model_state(), without_average(self.optimizer_state()), {})
 
     def restore(self, step: int, state: Mapping[str, Tensor]) -> None:
-        """Goes on after `step` with a state that `joined` made.
+        """Continues after `step` with a state of `joined`.
 
         Raises:
-            CheckpointError: it is of another model, optimiser or memory.
+            CheckpointError: the state is of another model, optimizer or memory.
         """
         self.step = step
         if not state:
@@ -172,8 +172,8 @@ def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str
     """Returns the state that each rank starts with: of a checkpoint, or empty.
 
     Args:
-        snapshot: the checkpoint; None: there is none.
-        hosts: of each rank, by its first.
+        snapshot: the checkpoint; None for a new run.
+        hosts: the host of each rank, as the number of the host's first rank.
     """
     if snapshot is None:
         return [{} for _ in hosts]

@@ -1,4 +1,4 @@
-"""Check that ranks which take the same steps have the same weights."""
+"""Check that all replicas have the same weights."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from atomo.errors import ReplicasDiffer
 __all__ = ["check_replicas"]
 
 
-def check_replicas(found: Mapping[int, Mapping[str, Tensor]], step: int) -> None:
-    """Raises ReplicasDiffer, which names who differs, unless all have the same digest.
+def check_replicas(states: Mapping[int, Mapping[str, Tensor]], step: int) -> None:
+    """Raises ReplicasDiffer, which names the ranks that differ, unless all digests are equal.
 
     Args:
-        found: by rank, with a `digest` of its weights; nothing where somebody else compares.
-        step: after which.
+        states: by rank, each with a `digest` of the weights; empty on ranks that do not compare.
+        step: the last finished step.
     """
-    digests = {rank: bytes(state["digest"].tolist()) for rank, state in found.items()}
+    digests = {rank: bytes(state["digest"].tolist()) for rank, state in states.items()}
     usual = max(digests.values(), key=Counter(digests.values()).__getitem__, default=b"")
     odd = [rank for rank, digest in digests.items() if digest != usual]
     if odd:

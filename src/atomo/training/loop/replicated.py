@@ -1,6 +1,6 @@
-"""The loop without a master: every rank trains, and takes every step itself.
+"""The loop without a master: every rank trains and takes every step.
 
-Rank 0 also keeps the folder of the run, as a master does: events, metrics, checkpoints.
+Rank 0 also writes the folder of the run, as a master does: events, metrics, checkpoints.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +32,8 @@ NEVER: Final = -1
 
 Done = Callable[[StepDone], None]
 Write = Callable[[Sequence[Mapping[str, Tensor]], bool], None]
-"""Writes a checkpoint, if it can, with what each rank has that others have not; the last one of
-the run, or another.
+"""Writes a checkpoint, if it can. The arguments are the states that differ between ranks, and True
+for the last checkpoint of the run.
 """
 
 
@@ -63,39 +63,39 @@ class Replicated:
 
     @property
     def outlives(self) -> bool:
-        """True if the other ranks go on when this rank dies."""
+        """True if the other ranks continue after the death of this rank."""
         return self._group is not None and self._transport.rank > 0
 
     @property
     def step(self) -> int:
-        """The last one that was taken, for who reports an error."""
+        """The last finished step."""
         return self._replica.step
 
     def run(self) -> str:
-        """Trains to the end, until a rank is interrupted, or until steps have drifted; says
-        which.
+        """Trains until the last step, an interrupt of any rank or a drift; returns the reason of
+        the end.
         """
         if self._transport.rank == 0:
             return self._lead()
-        dealt = self._dealt()
-        if dealt is None:
+        initial = self._initial_state()
+        if initial is None:
             self._leave()
             return DONE
-        self._begin(dealt.step, dealt.state)
+        self._begin(initial.step, initial.state)
         return self._train(lambda done: None, lambda states, last: None)
 
-    def _dealt(self) -> InitialState | None:
-        """Returns the state that this rank begins with; None for a spare that was never needed."""
+    def _initial_state(self) -> InitialState | None:
+        """Returns this rank's first state; None for a spare that was never needed."""
         if self._group and self._group.is_spare:
             return self._group.wait_for_slot()
         return receive_state(self._transport, self._timeout_s)
 
     def _lead(self) -> str:
-        """Trains, and keeps the folder."""
+        """Trains and writes the folder of the run."""
         recorder, replica = RunRecorder(self._job, self._tell, self._control.owner), self._replica
         self._recorder = recorder
         with recorder.owning():
-            self._deal(recorder.snapshot())
+            self._scatter_states(recorder.snapshot())
 
             def write(states: Sequence[Mapping[str, Tensor]], last: bool) -> None:
                 optimizer = replica.optimizer_state() | exchange_in(states)
@@ -113,8 +113,8 @@ class Replicated:
             recorder.end(self.step, reason)
         return reason
 
-    def _deal(self, snapshot: Snapshot | None) -> None:
-        """Has all ranks begin where a checkpoint ends, or anew."""
+    def _scatter_states(self, snapshot: Snapshot | None) -> None:
+        """Starts all ranks from a checkpoint, or from the beginning."""
         step = snapshot.step if snapshot else 0
         states = beginnings(snapshot, self._replica.exchange.hosts.of)
         self._begin(step, states[0])
@@ -124,16 +124,16 @@ class Replicated:
         self._replica.restore(step, state)
         if self._group:
             self._group.resume_after(step)
-        # What was continued from another folder is not in this one yet, and who has waited cannot
-        # say what was.
-        waited = self._transport.rank >= self._job.workers
-        self._saved = step if self._job.resume == "auto" and not waited else NEVER
+        # A state from another folder is not saved in this folder yet; a former spare does not know
+        # the steps that are saved.
+        was_spare = self._transport.rank >= self._job.workers
+        self._saved = step if self._job.resume == "auto" and not was_spare else NEVER
 
     def _train(self, done: Done, write: Write) -> str:
-        """Takes steps until there are none left, or a rank asks for an end; says which.
+        """Takes steps until the last one, or until a rank asks for an end; returns the reason.
 
         Raises:
-            TooFewWorkers: at rank 0, where fewer are left than must be.
+            TooFewWorkers: on rank 0, if fewer workers remain than the run needs.
         """
         reason, few = DONE, None
         self._cadence.begin()
@@ -150,17 +150,19 @@ class Replicated:
 
     def _take_steps(self, done: Done, write: Write) -> str:
         while self.step < self._job.last_step:
-            taken = self._take_step(done)
-            if (reason := self._ending(taken)) != DONE:
+            outcome = self._take_step(done)
+            if (reason := self._ending(outcome)) != DONE:
                 return reason
-            if self._cadence.due(self.step) or taken.saving:
+            if self._cadence.due(self.step) or outcome.saving:
                 self._save(write, last=self.step == self._job.last_step)
         return DONE
 
-    def _ending(self, taken: ReplicaStep) -> str:
-        """Returns why there is no further step. Only all ranks together can measure anew."""
-        is_whole = len(taken.exchanged.reports) == self._job.workers
-        return taken.ending if is_whole or taken.ending != DRIFTED else DONE
+    def _ending(self, outcome: ReplicaStep) -> str:
+        """Returns the reason of the end, or `DONE`. A drift ends the steps only if no rank is dead:
+        a new plan needs measurements of all ranks.
+        """
+        is_whole = len(outcome.exchanged.reports) == self._job.workers
+        return outcome.ending if is_whole or outcome.ending != DRIFTED else DONE
 
     def _leave(self) -> None:
         """Finishes the run after the last step."""
@@ -171,13 +173,13 @@ class Replicated:
         self._tell_notes()
 
     def _tell_notes(self) -> None:
-        """Says at rank 0 what became of the others."""
+        """Reports the group's notes about other ranks, on rank 0."""
         notes = self._group.take_notes() if self._group else []
         for note in notes if self._recorder else []:
             self._tell(Caution(note))
 
     def _rescued(self) -> str:
-        """Says what is kept of a run that has too few ranks left."""
+        """Describes the saved steps of a run that has too few ranks left."""
         if self.step:
             return (
                 f"the checkpoint of step {self.step} has all steps that were taken, and the same "
@@ -185,40 +187,42 @@ class Replicated:
             )
         return "no step was taken yet"
 
-    def _meet(self) -> None:
-        """Admits spares before a step, in the places of the dead."""
+    def _admit_spares(self) -> None:
+        """Admits spares before a step, in the places of dead ranks."""
         joined = self._group.admit_spares(self.step + 1) if self._group else ()
         if self._group and joined:
             if self._recorder:
                 self._group.send_start(joined, self._replica.snapshot(), self.step)
-            self._saved = self._compared = NEVER  # as for those who join, so that all do the same
+            self._saved = self._compared = (
+                NEVER  # as on ranks that join: all ranks must save and compare at the same steps
+            )
             self._tell_notes()
 
     def _take_step(self, done: Done) -> ReplicaStep:
         """Takes a step."""
-        self._meet()
+        self._admit_spares()
         transport = self._transport
         before = transport.sent_bytes, transport.received_bytes
         asks = INTERRUPTED if self._interrupted() else DRIFTED if self._drifted else DONE
-        taken = self._replica.take_step(ending=asks, saving=self._asks_to_save())
+        outcome = self._replica.take_step(ending=asks, saving=self._asks_to_save())
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
-        parts = taken.exchanged, taken.factor, taken.update_s, taken.step_s
-        group, reports = self._group, taken.exchanged.reports
-        books = group.sample_split.balances(self.step, reports) if group else ()
-        dense = dense_bytes(self._job)
-        step = self._progress.done(StepProgress(self.step, *parts, sent, received, dense, *books))
+        parts = outcome.exchanged, outcome.factor, outcome.update_s, outcome.step_s
+        group, reports = self._group, outcome.exchanged.reports
+        balances = group.sample_split.balances(self.step, reports) if group else ()
+        counts = sent, received, dense_bytes(self._job), *balances
+        step = self._progress.done(StepProgress(self.step, *parts, *counts))
         done(step)
         self._tell_notes()
-        # All ranks must know before a step that it is the last one: so it is the one after this.
+        # All ranks must know the last step before they take it: a drift ends the steps one later.
         is_whole = group is None or group.is_complete
         self._drifted = is_whole and self._control.drifts(step) and self._can_save()
-        self._lines.tell(self.step, taken.report, taken.metrics, taken.step_s, sent)
+        self._lines.tell(self.step, outcome.report, outcome.metrics, outcome.step_s, sent)
         if self.step % COMPARE_EVERY == 0:
             self._compare()
-        return taken
+        return outcome
 
     def _asks_to_save(self) -> bool:
-        """Returns True if a checkpoint is due, by one clock for all, or another attempt."""
+        """Returns True if a checkpoint or another attempt is due, by the clock of rank 0."""
         return self._recorder is not None and (self._cadence.is_old or self._recorder.tries_again)
 
     def _can_save(self) -> bool:
@@ -232,23 +236,23 @@ class Replicated:
         self._cadence.begin()
 
     def _compare(self) -> None:
-        """Has rank 0 see that all ranks have the same weights.
+        """Checks on rank 0 that all ranks have the same weights.
 
         Raises:
-            ReplicasDiffer: they have not; the message names who differs.
+            ReplicasDiffer: the weights differ; the message names the ranks.
         """
         if self._compared == self.step:
             return
         self._compared = self.step
-        found = self._collect({"digest": self._replica.digest()}, "the hash of the weights")
-        check_replicas(found, self.step)
+        states = self._collect({"digest": self._replica.digest()}, "the hash of the weights")
+        check_replicas(states, self.step)
 
-    def _collect(self, state: Mapping[str, Tensor], what: str) -> dict[int, dict[str, Tensor]]:
+    def _collect(self, state: Mapping[str, Tensor], label: str) -> dict[int, dict[str, Tensor]]:
         """Gathers a state of every rank at rank 0, by rank; returns nothing elsewhere."""
         if self._group:
-            return self._group.gather_states(state, self.step, what)
+            return self._group.gather_states(state, self.step, label)
         return dict(
-            enumerate(gather_states(self._transport, state, self.step, self._timeout_s, what))
+            enumerate(gather_states(self._transport, state, self.step, self._timeout_s, label))
         )
 
 

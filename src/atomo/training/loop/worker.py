@@ -1,13 +1,14 @@
-"""A worker: gradients of its own images at the master's weights, until told to stop."""
+"""A worker: computes gradients of its own samples at the master's weights, until it is stopped."""
 
 import time
 from typing import final
 
 import torch
 
+from atomo.codecs.rows import RowGradient
 from atomo.core.devices import to_device
 from atomo.exchange import Client, Compressor, Follower, Report
-from atomo.memory import make_memory
+from atomo.memory import Memory, make_memory
 from atomo.options.weight_sync import repeats_steps, weights_dtype
 from atomo.training.job.events import DONE
 from atomo.training.job.job import Job
@@ -24,13 +25,10 @@ __all__ = ["Worker"]
 
 @final
 class Worker:
-    """Rank 1..n-1 of a run.
-
-    What it keeps from step to step is its memory and its batch-norm statistics.
-    """
+    """Rank 1..n-1 of a run. Its state between steps is its memory and its batch-norm statistics."""
 
     def __init__(self, job: Job, transport: Transport, device: torch.device) -> None:
-        self.step = 0  # for who reports an error
+        self.step = 0  # the current step, for error messages
         self._job, self._transport = job, transport
         self._lines = WorkerLines(job, transport.rank)
         rows = row_gradients(job)
@@ -42,36 +40,41 @@ class Worker:
             lambda: self._client.flush(),
             rows,
         )
-        settings = job.settings
-        self._workers = tuple(range(1, 1 + job.workers))  # who shares a step
-        self._memory = make_memory(
-            settings.memory, settings.momentum_of_sgd, settings.nesterov, settings.workers
+        self._workers = tuple(range(1, 1 + job.workers))  # the workers that share a step
+        self._memory = memory_of(job)
+        self._compressor = self._make_compressor({} if rows is None else rows)
+        self._client = self._make_client(threads_for(device))
+
+    def _make_compressor(self, rows: dict[str, RowGradient]) -> Compressor:
+        job, settings = self._job, self._job.settings
+        rank = self._transport.rank
+        return Compressor(
+            self._memory, settings.compression, rank, settings.seed, job.late_share, rows
         )
-        self._compressor = Compressor(
-            self._memory,
-            settings.compression,
-            transport.rank,
-            settings.seed,
-            job.late_share,
-            {} if rows is None else rows,
-        )
+
+    def _make_client(self, threads: int) -> Client:
+        job, settings, transport = self._job, self._job.settings, self._transport
         follower = self._follower(transport.rank)
         if repeats_steps(settings.down, transport.local_size == transport.size):
-            follower.prepare()  # beside the master's
-        timeout, threads = settings.timeout, torch.get_num_threads()
-        if device.type == "cuda":  # what waits for the device is not what launches the passes
-            threads = max(threads, 2)
-        dtype = weights_dtype(settings.down)
+            follower.prepare()  # now, while the master builds its own optimizer
         waits = transport.rank > job.workers
-        self._client = Client(
-            transport, job.entries, self._compressor, timeout, threads, follower, dtype, waits
+        dtype = weights_dtype(settings.down)
+        return Client(
+            transport,
+            job.entries,
+            self._compressor,
+            settings.timeout,
+            threads,
+            follower,
+            dtype,
+            waits,
         )
 
     def _follower(self, rank: int) -> Follower:
-        """Builds the part that keeps the weights equal to the master's."""
+        """Builds the follower, which keeps the weights equal to the master's."""
         job = self._job
         return Follower(
-            self._passes.weights.cpu(),  # no copy where that is where they are
+            self._passes.weights.cpu(),  # no copy on the CPU
             lambda weights: FlatOptimizer(
                 weights, job.buckets, job.settings, job.rate, averages=False
             ),
@@ -83,7 +86,7 @@ class Worker:
         )
 
     def run(self) -> str:
-        """Serves the master until it says stop; the master knows why."""
+        """Serves the master until it sends a stop; the master has the reason of the end."""
         device = self._passes.weights.device
         while True:
             order = self._client.pull()
@@ -96,7 +99,7 @@ class Worker:
                     wait_s = time.perf_counter() - self._client.wait_started - order.follow_s
                     self._take_step(order.step, wait_s, order.follow_s)
                 case Kind.SAVE:
-                    # Who was late saves in the same units as the others.
+                    # A late worker, too, saves its residual in units of this step's learning rate.
                     self._memory.set_learning_rate(self._job.rate.at(max(1, order.step)))
                     self._client.send_state(worker_state(self._memory, self._passes.model))
                 case Kind.STATE if order.state is not None:
@@ -106,7 +109,7 @@ class Worker:
                     return DONE
 
     def _share(self, workers: tuple[int, ...]) -> None:
-        """Takes its part of each step from now on, with these: some left, or joined."""
+        """Divides the samples of all later steps among these workers: some left, or joined."""
         if workers != self._workers:
             self._workers = workers
             self._passes.share(workers)
@@ -124,3 +127,16 @@ class Worker:
         client.report(report)
         sent = self._transport.sent_bytes - before
         self._lines.tell(step, report, done.metrics, time.perf_counter() - started + wait_s, sent)
+
+
+def memory_of(job: Job) -> Memory:
+    """Builds the memory of a worker."""
+    s = job.settings
+    return make_memory(s.memory, s.momentum_of_sgd, s.nesterov, s.workers)
+
+
+def threads_for(device: torch.device) -> int:
+    """Returns the number of encoding threads of a worker."""
+    threads = torch.get_num_threads()
+    # On a GPU, the thread that waits for the device must not be the thread that launches kernels.
+    return max(threads, 2) if device.type == "cuda" else threads

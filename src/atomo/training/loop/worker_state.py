@@ -12,19 +12,17 @@ __all__ = ["buffers_in", "restore", "worker_state"]
 
 def worker_state(memory: Memory, model: nn.Module) -> dict[str, Tensor]:
     """Returns a checkpoint's state of a worker, by flat names; it changes with the next step."""
-    kept = {MEMORY + name: tensor for name, tensor in memory.state_dict(copy=False).items()}
-    return kept | {BUFFER + name: tensor for name, tensor in kept_buffers(model).items()}
+    residuals = {MEMORY + name: tensor for name, tensor in memory.state_dict(copy=False).items()}
+    return residuals | {BUFFER + name: tensor for name, tensor in kept_buffers(model).items()}
 
 
 def buffers_in(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the part of a worker's state that any other may begin with: of its own images no
-    memory.
-    """
+    """Returns the part of a worker's state that another worker may begin with: no residuals."""
     return {name: tensor for name, tensor in state.items() if name.startswith(BUFFER)}
 
 
 def restore(state: Mapping[str, Tensor], memory: Memory, model: nn.Module) -> None:
-    """Puts a worker where `worker_state` says that it was.
+    """Restores a worker from the result of `worker_state`.
 
     Raises:
         CheckpointError: the state is of another model or memory.

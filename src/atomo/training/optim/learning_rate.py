@@ -1,4 +1,4 @@
-"""The learning rate of each step, which the optimiser and some memories follow."""
+"""The learning rate of each step, for the optimizer and for some memories."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ __all__ = ["LearningRate"]
 @final
 @dataclass(frozen=True)
 class LearningRate:
-    """A pure function of the step, for resolved settings."""
+    """The learning rate as a pure function of the step, for resolved settings."""
 
     settings: Settings
     steps_per_epoch: int = 1

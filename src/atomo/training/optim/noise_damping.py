@@ -1,10 +1,10 @@
 """Damping of the learning rate by the noise of an unbiased codec.
 
-An unbiased estimate C(g) with E|C(g) - g|^2 <= omega |g|^2 is longer than what it estimates: with W
+An unbiased estimate C(g) with E|C(g) - g|^2 <= omega |g|^2 is longer than the gradient: with W
 workers E|mean C(g_i)|^2 is up to (1 + omega / W) |g|^2, and the largest stable learning rate falls
 by that factor (Khirirat, Feyzmahdavian and Johansson, "Distributed Learning with Compressed
 Gradients", 2018, theorem 1; Gower et al., "SGD: General Analysis and Improved Rates", ICML 2019).
-Omega depends on the gradients: of spectra, for `svd`. So the factor is measured and not assumed.
+Omega depends on the gradients; for `svd`, on their spectra. So the factor is measured.
 """
 
 import math
@@ -18,7 +18,7 @@ from atomo.errors import CheckpointError
 
 __all__ = ["Damping", "without_damping"]
 
-SMOOTHING: Final = 0.9  # weight of the past; higher => steadier, and later to notice
+SMOOTHING: Final = 0.9  # weight of the past; higher => steadier, but slower
 KEY: Final = "noise_damping"
 
 
@@ -26,8 +26,8 @@ KEY: Final = "noise_damping"
 class Damping:
     """The factor on the learning rate: E|gradient|^2 over E|estimate|^2, at most 1.
 
-    Both are exponential means over the steps so far, so that it is a function of the run alone: a
-    checkpoint keeps the two numbers, and a resumed run goes on with the same bits.
+    Both are exponential means over the steps so far, so that the factor depends on the run alone. A
+    checkpoint has the two numbers, and a resumed run continues with the same bits.
     """
 
     def __init__(self) -> None:
@@ -37,9 +37,10 @@ class Damping:
         """Returns the factor for the next step.
 
         Args:
-            gradient: the mean over the workers of the squared norm of what each encoded. It is at
-                least that of their mean, so that a codec without noise is left alone.
-            estimate: the squared norm of the mean of what was decoded.
+            gradient: the mean over the workers of the squared norms of their gradients before
+                encoding. It is at least the squared norm of the mean gradient, so that a codec
+                without noise has factor 1.
+            estimate: the squared norm of the mean of the decoded gradients.
         """
         self._gradient = SMOOTHING * self._gradient + (1 - SMOOTHING) * gradient
         self._estimate = SMOOTHING * self._estimate + (1 - SMOOTHING) * estimate
@@ -55,7 +56,7 @@ class Damping:
         return {KEY: torch.tensor([self._gradient, self._estimate], dtype=torch.float64)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replaces what was measured by what `state_dict` returned; other entries are not ours."""
+        """Restores the result of `state_dict`; other entries are ignored."""
         if KEY not in state:
             return
         try:

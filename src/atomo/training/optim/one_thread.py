@@ -1,4 +1,4 @@
-"""Sums that have the same bits on hosts of any number of cores."""
+"""Sums with the same bits on hosts with any number of cores."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ __all__ = ["on_one_thread"]
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Has PyTorch compute the block on one thread: with more it adds up in another order."""
+    """Runs the block on one PyTorch thread: with several threads, sums have another order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,7 @@
-"""The master's optimiser: PyTorch's own update rules, on all weights as one flat tensor.
+"""The optimizer: PyTorch's own update rules, on all weights as one flat tensor.
 
-It steps every weight alike, so one tensor gives the same numbers as one a parameter, in a few large
-operations. Checkpoints hold its state by parameter name all the same.
+The rules treat every weight alike, so that one tensor gives the same numbers as a tensor for each
+parameter, in a few large operations. Checkpoints have the state by parameter name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ DECAY: Final = "decay_momentum"  # in a state
 
 @final
 class FlatOptimizer:
-    """Updates `weights` in place from `gradient`, both flat and in the order of the buckets."""
+    """Optimizer that updates `weights` in place from `gradient`, both flat, in bucket order."""
 
     def __init__(
         self,
@@ -41,14 +41,14 @@ class FlatOptimizer:
         rate: LearningRate,
         averages: bool = True,
     ) -> None:
-        """Creates an optimiser before its first step.
+        """Creates an optimizer before its first step.
 
         Args:
-            weights: that it steps.
-            buckets: where each parameter lies.
+            weights: the weights to update.
+            buckets: the position of each parameter.
             settings: of the run.
             rate: the learning rate of each step.
-            averages: whether to keep `--ema-decay`'s average; who writes checkpoints does.
+            averages: True to compute the average of `--ema-decay`, on ranks that write checkpoints.
         """
         self.weights = weights
         self.gradient = torch.zeros_like(weights)
@@ -65,7 +65,12 @@ class FlatOptimizer:
         return self._rate.at(step)
 
     def step(self, step: int, factor: float = 1.0) -> None:
-        """Takes step number `step`, `factor` times as long, with what lies in `gradient`."""
+        """Takes step number `step` with the gradient in `gradient`.
+
+        Args:
+            step: counts from 1.
+            factor: on the learning rate.
+        """
         if self._settings.clip_grad:
             clip(self.gradient, self._settings.clip_grad)
         if self._apart is not None:
@@ -77,7 +82,7 @@ class FlatOptimizer:
             self._average.update()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Its state: `KIND/PARAMETER` for what each weight has one of, `KIND` for the rest."""
+        """Returns the state: `KIND/PARAMETER` for states of each weight, `KIND` for a number."""
         state: dict[str, Tensor] = {}
         for kind, value in self._rule.state.items():
             if value.shape == self.weights.shape:
@@ -93,11 +98,11 @@ class FlatOptimizer:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replaces its state by what `state_dict` returned."""
+        """Restores the result of `state_dict`."""
         kinds = {name.split("/", 1)[0] for name in state}
         self._check(kinds - {DECAY, AVERAGE})
         for kind in kinds:
-            if kind == COUNT and kind in state:  # Adam's count of steps is of all weights at once
+            if kind == COUNT and kind in state:  # Adam's count of steps is a single number
                 check_tensor(kind, state[kind], torch.zeros(()))
                 self._rule.state[kind] = state[kind].clone()
                 continue
@@ -105,7 +110,7 @@ class FlatOptimizer:
             self._load(kind, whole)
 
     def _load(self, kind: str, whole: Float[Tensor, " n"]) -> None:
-        """Puts one kind of state in its place; what these settings have no use for is dropped."""
+        """Restores one kind of state; a kind that these settings do not use is dropped."""
         if kind == DECAY:
             if self._decay is not None:
                 self._decay.buffer.copy_(whole)
@@ -127,25 +132,25 @@ class FlatOptimizer:
         return whole
 
     def _check(self, kinds: set[str]) -> None:
-        """Raises CheckpointError where a state has other kinds than this optimiser."""
+        """Raises CheckpointError if a state has other kinds than this optimizer."""
         s = self._settings
-        known = set() if kind_of(s.memory).makes_update else KINDS[s.optimizer]
-        if kinds and kinds != known:
+        expected = set() if kind_of(s.memory).makes_update else KINDS[s.optimizer]
+        if kinds and kinds != expected:
             raise CheckpointError(
                 f"the checkpoint has {', '.join(sorted(kinds))} of the optimizer; "
-                f"{self._settings.optimizer} has {', '.join(sorted(known))}"
+                f"{self._settings.optimizer} has {', '.join(sorted(expected))}"
             )
 
 
 def build(settings: Settings) -> UpdateRule:
-    """Returns the update rule of that name."""
+    """Returns the update rule of the settings."""
     s = settings
     decay = s.weight_decay if s.decay_norms and not has_decay_momentum(s) else 0.0
     if kind_of(s.memory).makes_update:  # u + wd p: AdamW's decay
         return Sgd(momentum=0.0, nesterov=False, weight_decay=decay)
     if s.optimizer == "adam":
         return Adam(weight_decay=decay)
-    apart = kind_of(s.memory).has_momentum  # the workers have applied it, and once is enough
+    apart = kind_of(s.memory).has_momentum  # the workers have already applied momentum
     return Sgd(
         momentum=0.0 if apart else s.momentum,
         nesterov=s.nesterov and not apart,
@@ -153,18 +158,18 @@ def build(settings: Settings) -> UpdateRule:
     )
 
 
-def clip(gradient: Float[Tensor, " n"], most: float) -> None:
+def clip(gradient: Float[Tensor, " n"], max_norm: float) -> None:
     """Shortens a gradient to a norm of `most`, as `clip_grad_norm_` does, on all ranks alike."""
     with on_one_thread():
         norm = float(gradient.norm())
-    if norm > most - EPSILON:
-        gradient.mul_(most / (norm + EPSILON))
+    if norm > max_norm - EPSILON:
+        gradient.mul_(max_norm / (norm + EPSILON))
 
 
 def decay_of_some(
     weights: Float[Tensor, " n"], settings: Settings, buckets: Sequence[Bucket]
 ) -> PlainDecay | None:
-    """Returns the weight decay, where not all parameters have it."""
+    """Returns the weight decay if only some parameters have it; else None."""
     s = settings
     if s.decay_norms or not s.weight_decay or has_decay_momentum(s):
         return None
@@ -174,7 +179,7 @@ def decay_of_some(
 def decay_momentum(
     weights: Float[Tensor, " n"], settings: Settings, buckets: Sequence[Bucket]
 ) -> DecayMomentum | None:
-    """Returns the momentum of the weight decay, where that is apart from the gradient's."""
+    """Returns the momentum of the weight decay if it is separate from the gradient's; else None."""
     s = settings
     if not (s.weight_decay and has_decay_momentum(s)):
         return None

@@ -1,8 +1,8 @@
-"""In which numbers the passes are computed. Weights, gradients and steps are always float32.
+"""Precision of the passes. Weights, gradients and steps are always float32.
 
 Micikevicius et al., "Mixed Precision Training", ICLR 2018. bfloat16 has the range of float32;
-gradients in float16 would underflow, so that the loss is scaled before the backward pass, by as
-much as its gradients bear.
+gradients in float16 would underflow, so that the loss is scaled before the backward pass, by the
+largest factor without overflow.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from atomo.fusion import Bucket, Gradients
 __all__ = ["LossScale", "buffers_of", "forward_in", "put_back"]
 
 TYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# Those of `torch.amp.GradScaler`.
+# The defaults of `torch.amp.GradScaler`.
 FIRST: Final = 65536.0
 GROWTH_INTERVAL: Final = 2000  # steps without overflow
 
@@ -27,8 +27,8 @@ def forward_in(precision: str, device: torch.device) -> Iterator[None]:
     """Enters PyTorch's autocast: operations that are safe in half precision are computed in it.
 
     Args:
-        precision: fp32, with which nothing changes, bf16 or fp16.
-        device: where the block computes.
+        precision: fp32 (without autocast), bf16 or fp16.
+        device: of the computation.
     """
     if precision == "fp32":
         yield
@@ -44,18 +44,18 @@ def buffers_of(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def put_back(model: nn.Module, before: list[Tensor]) -> None:
-    """Gives a model the buffers of before, so that a batch that is passed anew counts once."""
+    """Restores a model's buffers, so that a repeated pass counts once."""
     for tensor, was in zip(model.buffers(), before, strict=True):
         tensor.copy_(was)
 
 
 @final
 class LossScale:
-    """The factor on the loss, and the buckets that wait until their gradients are known to be
-    finite.
+    """The factor on the loss, and the buckets that wait until all gradients are known to be finite.
 
-    As GradScaler it doubles after 2000 steps without overflow and is halved by one; but where that
-    skips the step, the gradient is computed anew with what is left, for other workers count on it.
+    As in GradScaler, 2000 steps without overflow double the factor, and an overflow halves it. But
+    GradScaler then skips the step; here the gradient is computed again with the smaller factor,
+    because other workers wait for it.
     """
 
     def __init__(self, first: float = FIRST) -> None:
@@ -64,7 +64,7 @@ class LossScale:
         self._steps = 0
 
     def begin(self) -> None:
-        """Prepares for a gradient, computed for the first time or anew."""
+        """Prepares for a gradient, computed for the first time or again."""
         self._held.clear()
 
     def hold(self, bucket: Bucket, flat: Tensor) -> None:
@@ -72,8 +72,8 @@ class LossScale:
         self._held.append((bucket, flat))
 
     def overflows(self, gradients: Gradients) -> bool:
-        """Returns True if the gradient is to be computed again. At a scale of 1 or less, that is no
-        use.
+        """Returns True if the gradient must be computed again. With a factor of 1 or less, a
+        smaller factor does not help.
         """
         if gradients.are_finite() or self.value <= 1:
             return False
@@ -81,7 +81,7 @@ class LossScale:
         return True
 
     def release(self) -> list[tuple[Bucket, Tensor]]:
-        """Returns the buckets in their order, with what their gradients are without a scale."""
+        """Returns the buckets in order, with their gradients divided by the factor."""
         released = [(bucket, flat.div_(self.value)) for bucket, flat in self._held]
         self._steps += 1
         if self._steps == GROWTH_INTERVAL:

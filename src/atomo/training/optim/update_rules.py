@@ -1,7 +1,7 @@
-"""PyTorch's SGD and Adam on one flat tensor, through the functions beneath its optimiser classes.
+"""PyTorch's SGD and Adam on one flat tensor, by the functions that its optimizer classes call.
 
-The first step of any `torch.optim.Optimizer` imports PyTorch's compiler, which takes each rank as
-long again as importing PyTorch; the functions do not, and give the same bits.
+The first step of any `torch.optim.Optimizer` imports PyTorch's compiler, which takes as long as the
+import of PyTorch itself. The functions do not import it, and give the same bits.
 """
 
 from typing import Final, Protocol, final, runtime_checkable
@@ -14,10 +14,10 @@ from torch.optim.sgd import sgd
 
 __all__ = ["COUNT", "Adam", "Sgd", "UpdateRule"]
 
-COUNT: Final = "step"  # a number; of all other states each weight has one
+COUNT: Final = "step"  # a single number; all other states have an entry for each weight
 
-# Entries that are stepped at a time: what a rule makes in between stays in a cache, and is not as
-# long as the gradient, of which Adam would need three more.
+# Entries of one update: the temporary tensors of a rule stay in the cache. For the whole gradient,
+# Adam would need three temporary tensors of its size.
 PIECE: Final = 1 << 18
 
 BETA_1: Final = 0.9  # PyTorch's defaults
@@ -65,7 +65,9 @@ class Sgd:
             maximize=False,
         )
         if buffer is None and self._momentum:
-            self.state["momentum_buffer"] = torch.cat([one for one in buffers if one is not None])
+            self.state["momentum_buffer"] = torch.cat(
+                [piece for piece in buffers if piece is not None]
+            )
 
 
 @final
@@ -107,8 +109,8 @@ class Adam:
 
 
 def pieces(tensor: Float[Tensor, " n"]) -> list[Tensor]:
-    """Views of a flat tensor, one after the other; where a GPU or several threads step it, which
-    would have to wait for each other at each of them, all of it.
+    """Returns consecutive views of a flat tensor; on a GPU, or with several threads, all of it as
+    one view: they would synchronize after each piece.
     """
     alone = tensor.device.type == "cpu" and torch.get_num_threads() == 1
     return [*torch.split(tensor, PIECE)] if alone else [tensor]

@@ -1,4 +1,4 @@
-"""The moving average of the weights, which a checkpoint keeps beside them.
+"""The moving average of the weights, which a checkpoint has in addition to them.
 
 Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 1992; exponential as
 in `torch.optim.swa_utils.get_ema_multi_avg_fn`.
@@ -13,12 +13,12 @@ from torch import Tensor
 
 __all__ = ["AVERAGE", "WeightAverage", "averaged", "without_average"]
 
-AVERAGE: Final = "average"  # in the state of an optimiser: average/PARAMETER
+AVERAGE: Final = "average"  # in the state of an optimizer: average/PARAMETER
 
 
 @final
 class WeightAverage:
-    """a = decay a + (1 - decay) w after each step; the first weights are the first average."""
+    """Exponential moving average a = decay a + (1 - decay) w; it begins with the first weights."""
 
     def __init__(self, weights: Float[Tensor, " n"], decay: float) -> None:
         self._weights, self._decay = weights, decay
@@ -27,7 +27,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Takes the weights in, after a step."""
+        """Updates the average after a step."""
         if self.value is None:
             self.value = self._weights.clone()
         else:

@@ -1,6 +1,7 @@
-"""Weight decay that PyTorch's optimiser cannot take.
+"""Weight decay that PyTorch's update rules do not have.
 
-That of some parameters alone, and that beside momentum which workers apply: it has one of its own.
+One decays only some parameters. The other has its own momentum, for workers that apply momentum to
+their gradients.
 
 Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
 Training", ICLR 2018; DGCSGD of their published code.
@@ -19,11 +20,11 @@ __all__ = ["DecayMomentum", "PlainDecay", "decayed_spans"]
 
 
 def decayed_spans(buckets: Sequence[Bucket], norms: bool) -> tuple[slice, ...]:
-    """Returns the places of decaying parameters: all, or without `norms` those of at least two
+    """Returns the positions of decaying parameters: all, or without `norms` those of at least two
     dimensions.
 
-    Scales of norms and biases have one dimension. Decay does not regularise the former, which the
-    norm undoes, and there is little to regularise in the latter (Goyal et al., "Accurate, Large
+    Scales of norms and biases have one dimension. Decay of scales does not regularise, since the
+    norm undoes it, and there is little to regularise in biases (Goyal et al., "Accurate, Large
     Minibatch SGD", 2017, section 3; He et al., "Bag of Tricks", 2019).
     """
     if norms:
@@ -38,7 +39,7 @@ def decayed_spans(buckets: Sequence[Bucket], norms: bool) -> tuple[slice, ...]:
 
 @final
 class PlainDecay:
-    """wd p, which is added to the gradient of some parameters, as SGD and Adam do to all."""
+    """Weight decay wd p of some parameters; SGD and Adam add it to the gradient of all."""
 
     def __init__(self, weights: Float[Tensor, " n"], decay: float, spans: Sequence[slice]) -> None:
         self._weights, self._decay, self._spans = weights, decay, spans
@@ -51,10 +52,10 @@ class PlainDecay:
 
 @final
 class DecayMomentum:
-    """b = m b + wd p, which is added to the mean gradient; with Nesterov, wd p + m b is.
+    """Weight decay with momentum: adds b = m b + wd p to the mean gradient; Nesterov: wd p + m b.
 
-    As momentum is linear, a sum that the workers gave momentum and this are together what plain SGD
-    makes of gradient plus decay.
+    Momentum is linear: the workers' sums with momentum plus this buffer are equal to the momentum
+    buffer of plain SGD on gradient plus decay.
     """
 
     def __init__(

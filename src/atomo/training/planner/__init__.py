@@ -1,1 +1,1 @@
-"""The planner that `auto` and `fusion` share, and plans made anew."""
+"""The planner of `--code auto` and `--fusion auto`, and new plans during a run."""

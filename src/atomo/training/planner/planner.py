@@ -1,15 +1,15 @@
 """The planner of `--code auto` and `--fusion auto`: one procedure for both, run by all ranks.
 
-1. Rank 0 looks for a plan in the folder of the run. If it serves, all ranks take it.
+1. Rank 0 looks for a plan in the folder of the run. If the plan is valid, all ranks use it.
 2. Else all ranks time a few steps; rank 0 allows a share of the run for measurements
    (`allowance.py`). If the share is too small, the plan is the default.
 3. All ranks measure at the same time, since they share cores and links (`job_probe.py`).
 4. Rank 0 makes candidates from the measurements, and all ranks try them in real steps
    (`plan_trials.py`).
-5. Rank 0 takes the winner, and all ranks get it.
+5. Rank 0 takes the winner and broadcasts it.
 
 The resulting settings name the codecs and the messages (`--fusion cuts:...`). The folder of the run
-keeps them: a run that repeats or continues it has the same bits.
+has them: a run that repeats or continues it has the same bits.
 """
 
 import time
@@ -24,9 +24,9 @@ from atomo.config.resolve_codec import AUTO_CODEC
 from atomo.config.settings import Settings
 from atomo.planning.prediction import flow_of
 from atomo.training.checkpoints.index import recorded
+from atomo.training.job.broadcasts import broadcast_json, names_of_hosts, receive_json
 from atomo.training.job.job import Job, make_job, make_stages
 from atomo.training.job.plan import CodecPlan, MessagePlan, TrialResult
-from atomo.training.job.telling import hear, names_of_hosts, tell
 from atomo.training.plans.allowance import Allowance, TimeLeft
 from atomo.training.plans.codec_proposals import (
     best_codecs,
@@ -52,7 +52,7 @@ from atomo.transports import FOREVER_S, Subgroup, Transport
 
 __all__ = ["PlanGroup", "plan_codecs", "plan_job", "plan_messages", "plan_with_spares"]
 
-CPU: Final = torch.device("cpu")  # `coding.check_auto` refuses others for `--code auto`
+CPU: Final = torch.device("cpu")  # the settings of `--code auto` refuse other devices
 TRIED: Final = "auto"  # the `--fusion` with trials; other searches are published, without trials
 
 AnyPlan = TypeVar("AnyPlan", CodecPlan, MessagePlan)
@@ -61,15 +61,15 @@ AnyPlan = TypeVar("AnyPlan", CodecPlan, MessagePlan)
 @final
 @dataclass(frozen=True)
 class PlanGroup:
-    """The ranks that plan together. Rank 0 decides, all others follow."""
+    """The ranks that plan together. Rank 0 decides."""
 
     transport: Transport
     device: torch.device
     timeout_s: float
     warn: Callable[[str], object] = lambda why: None
-    """Gets on rank 0 the reason why a plan in the folder does not serve."""
+    """Receives on rank 0 the reason why a plan in the folder is not valid."""
     note: Callable[[str], object] = lambda text: None
-    """Gets on rank 0, before measurements begin, how long they may take."""
+    """Receives on rank 0 the time of measurements before they begin."""
 
     @property
     def leads(self) -> bool:
@@ -79,13 +79,13 @@ class PlanGroup:
     def share(self, values: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Returns the values of rank 0 on all ranks."""
         if values is None or not self.leads:
-            return hear(self.transport, self.timeout_s)
-        tell(self.transport, values)
+            return receive_json(self.transport, self.timeout_s)
+        broadcast_json(self.transport, values)
         self.transport.drain(self.timeout_s)
         return values
 
     def time_steps(self, job: Job, candidate: PlanCandidate) -> tuple[float, float]:
-        """Returns on rank 0 seconds of a step, and what a trial takes beside; zeros elsewhere."""
+        """Returns on rank 0 the seconds of a step, and of a trial without steps; else zeros."""
         if self.leads:
             return time_steps(job, self.transport, self.device, candidate)
         join_trials(job, self.transport, self.device)
@@ -95,19 +95,19 @@ class PlanGroup:
         self,
         job: Job,
         candidates: Sequence[PlanCandidate],
-        left: TimeLeft | None = None,
+        limit: TimeLeft | None = None,
         overhead_s: float = 0.0,
     ) -> tuple[TrialResult, ...]:
         """Tries rank 0's candidates; returns the results on rank 0, the winner's first."""
         if self.leads:
-            return try_plans(job, self.transport, self.device, candidates, left, overhead_s)
+            return try_plans(job, self.transport, self.device, candidates, limit, overhead_s)
         join_trials(job, self.transport, self.device)
         return ()
 
-    def measuring_time(self, allowance: Allowance, search: str, what: str) -> TimeLeft | None:
+    def measuring_time(self, allowance: Allowance, search: str, subject: str) -> TimeLeft | None:
         """Returns the time for measurements that rank 0's allowance gives; None: too short."""
         if self.leads and allowance.pays:
-            self.note(f"{search}: {allowance.text(what)}")
+            self.note(f"{search}: {allowance.text(subject)}")
         limit_s = allowance.limit_s if allowance.pays else 0.0
         limit_s = self.share({"limit_s": limit_s})["limit_s"]
         return TimeLeft(limit_s) if limit_s else None
@@ -115,21 +115,21 @@ class PlanGroup:
     def decide(
         self,
         settings: Settings,
-        kept: Callable[[tuple[str, ...]], AnyPlan | None],
+        stored: Callable[[tuple[str, ...]], AnyPlan | None],
         search: Callable[[int], AnyPlan | None],
         read: Callable[[Mapping[str, Any]], AnyPlan],
     ) -> AnyPlan:
-        """Returns rank 0's plan on all ranks: the kept one, or else the result of a search.
+        """Returns rank 0's plan on all ranks: a stored plan, or else the result of a search.
 
         Args:
             settings: of the run.
-            kept: returns a plan from the folder that serves on these hosts; rank 0 calls it.
-            search: searches after so many steps of the run; all ranks call it, rank 0's result
-                counts.
+            stored: returns a valid plan for these hosts from the folder; rank 0 calls it.
+            search: searches for a plan, given the number of finished steps. All ranks call it, and
+                the result of rank 0 counts.
             read: reads a plan from a record.
         """
         began, hosts = time.perf_counter(), names_of_hosts(self.transport, self.timeout_s)
-        plan = kept(hosts) if self.leads else None
+        plan = stored(hosts) if self.leads else None
         if not self.share({"kept": plan is not None})["kept"]:
             _, done = (continued(settings) if self.leads else None) or (None, 0)
             plan = search(done)
@@ -146,26 +146,26 @@ def plan_with_spares(
     Args:
         settings: as the user gave them, resolved.
         transport: connects all ranks, the spares last.
-        plan: makes the job on the ranks that train. All ranks call it if nothing is measured.
+        plan: makes the job on the ranks that train; on all ranks if nothing is measured.
     """
     if not settings.spares or not settings.measures:
         return plan(settings, transport)
     trains = range(settings.n)
     if transport.rank not in trains:
-        # Measurements have no time limit here; a spare gets word of rank 0's death.
-        return make_job(Settings(**hear(transport, FOREVER_S)), transport.size)
+        # A spare waits without a limit for the measurements; the death of rank 0 ends the wait.
+        return make_job(Settings(**receive_json(transport, FOREVER_S)), transport.size)
     one_host = transport.local_size == transport.size
     job = plan(replace(settings, spares=0), Subgroup(transport, trains, one_host=one_host))
     job = replace(job, settings=replace(job.settings, spares=settings.spares))
     if transport.rank == 0:
         spares = [0, *range(settings.n, transport.size)]
-        tell(Subgroup(transport, spares, one_host=False), asdict(job.settings))
+        broadcast_json(Subgroup(transport, spares, one_host=False), asdict(job.settings))
         transport.drain(settings.timeout)
     return job
 
 
 def plan_job(settings: Settings, group: PlanGroup) -> Job:
-    """Makes the job with the codecs and messages that the settings name, or ask to search for."""
+    """Makes the job with the codecs and messages of the settings, after any search."""
     codecs = plan_codecs(settings, group)
     settings = codecs.applied(settings) if codecs else settings
     job = make_job(settings, group.transport.size)
@@ -193,26 +193,28 @@ def search_codecs(settings: Settings, group: PlanGroup, done: int) -> CodecPlan 
     """Measures on all ranks; returns the codecs on rank 0."""
     began = time.perf_counter()
     memory = group.share({"memory": memory_of_run(settings) if group.leads else ""})["memory"]
-    some, job = families(settings, memory), bare_job(settings, group)
+    candidate_families, job = families(settings, memory), bare_job(settings, group)
     s = job.settings
     candidate = PlanCandidate("dense", s.code, s.code_for, s.memory, s.fusion, 0.0)
     step_s, overhead_s = group.time_steps(job, candidate)
     spent_s = time.perf_counter() - began
     allowance = Allowance(step_s, job.last_step - done, settings.auto_share, spent_s)
-    left = group.measuring_time(allowance, "auto", "codecs")
-    if left is None:
-        return unmeasured_codecs(settings, job, some[0], allowance)
-    measured = measure_job(job, group.transport, CPU, codecs_of(some), left=left)
+    limit = group.measuring_time(allowance, "auto", "codecs")
+    if limit is None:
+        return unmeasured_codecs(settings, job, candidate_families[0], allowance)
+    measured = measure_job(job, group.transport, CPU, codecs_of(candidate_families), limit=limit)
     proposals = (
-        propose_codecs(settings, measured_families(some, measured), measured) if group.leads else []
+        propose_codecs(settings, measured_families(candidate_families, measured), measured)
+        if group.leads
+        else []
     )
     candidates = [proposal.candidate(settings) for proposal in proposals]
-    trials = group.try_plans(job, candidates, left, overhead_s)
+    trials = group.try_plans(job, candidates, limit, overhead_s)
     return best_codecs(proposals, trials) if group.leads else None
 
 
 def memory_of_run(settings: Settings) -> str:
-    """Returns the memory of a run that continues; auto: any memory."""
+    """Returns the memory of a resumed run; "auto": any memory."""
     folder, step = continued(settings) or (None, 0)
     if settings.memory != AUTO_CODEC or not folder or not step:
         return settings.memory
@@ -229,7 +231,7 @@ def plan_messages(draft: Job, group: PlanGroup) -> Job:
     """Returns the job with the messages of a `--fusion` that is searched; all ranks call this.
 
     Args:
-        draft: of this rank; with a message for each tensor where messages are searched for.
+        draft: of this rank; with a message for each tensor if messages are searched for.
         group: the ranks.
 
     Raises:
@@ -254,30 +256,31 @@ def plan_messages(draft: Job, group: PlanGroup) -> Job:
 
 def search_messages(draft: Job, group: PlanGroup, done: int) -> MessagePlan | None:
     """Measures on all ranks; returns the messages on rank 0."""
-    way, left, overhead_s = draft.settings.grouping.name, None, 0.0
-    if way == TRIED:
+    search, limit, overhead_s = draft.settings.grouping.name, None, 0.0
+    if search == TRIED:
         allowance, overhead_s = messages_allowance(draft, group, done)
-        left = group.measuring_time(allowance, f"fusion {way}", "messages")
-        if left is None:
-            return unmeasured_messages(draft, way, allowance)
+        limit = group.measuring_time(allowance, f"fusion {search}", "messages")
+        if limit is None:
+            return unmeasured_messages(draft, search, allowance)
     codecs = [*dict.fromkeys([main_codec(draft), *tensor_codecs(draft)])]
     measured = measure_job(
         draft, group.transport, group.device, codecs, under_way=IN_PROGRESS, errors=False
     )
     costs = costs_of(draft, codecs, measured)
-    messages = best_messages(draft, way, measured, costs)
-    if way != TRIED:
+    messages = best_messages(draft, search, measured, costs)
+    if search != TRIED:
         return messages
     scenario = measured.scenario
     plans = partitions(draft, scenario, costs, messages) if group.leads else {}
-    trials = group.try_plans(draft, [*plans.values()], left, overhead_s)
+    trials = group.try_plans(draft, [*plans.values()], limit, overhead_s)
     flow = flow_of(scenario, costs, draft.settings.comm_type)
     return after_trials(messages, plans, trials, flow) if group.leads else None
 
 
 def messages_allowance(draft: Job, group: PlanGroup, done: int) -> tuple[Allowance, float]:
-    """Returns the allowance for measurements, and the seconds of a trial beside its steps. Steps
-    are timed unless their codecs were chosen just now.
+    """Returns the allowance for measurements, and the seconds of a trial without its steps.
+
+    Steps are timed unless the search for codecs has just timed them.
     """
     began, s, codecs = time.perf_counter(), draft.settings, draft.plan.codecs
     steps = draft.last_step - done

@@ -1,7 +1,8 @@
-"""A new plan in the middle of a run: all ranks measure, rank 0 decides, all go on by the plan.
+"""A new plan during a run: all ranks measure, rank 0 decides, and all ranks use the plan.
 
 Measurements and trials are those of `planner.py`, on gradients at the current weights. The memory
-stays, so that its residual serves the new codecs: they are chosen among those that go with it.
+stays the same, so that its residual is valid for the new codecs: only codecs for this memory are
+candidates.
 """
 
 import time
@@ -41,7 +42,7 @@ BEFORE, AFTER = "as it was", "new"  # names of candidates
 class StepTimes:
     """Times of the steps so far."""
 
-    step: int  # the last one
+    step: int  # the last step
     measured_s: float
     expected_s: float
 
@@ -61,28 +62,32 @@ class PredictedPlan:
         return PlanCandidate(name, code, s.code_for, s.memory, s.fusion, self.step_s)
 
 
-def replan_job(asked: Settings, job: Job, group: PlanGroup, times: StepTimes) -> Job:
-    """Returns the job with other codecs or messages if a step gains enough by them now. All ranks
+def replan_job(settings: Settings, job: Job, group: PlanGroup, times: StepTimes) -> Job:
+    """Returns the job with other codecs or messages if steps gain enough by them now. All ranks
     call this together.
 
     Args:
-        asked: the settings as the user gave them; they say what to search for.
+        settings: as the user gave them; they select the searches.
         job: the job until now.
-        group: the ranks; nothing is under way.
+        group: the ranks; no message is under way.
         times: on rank 0.
     """
     began = time.perf_counter()
-    some = families(asked, job.settings.memory) if asked.code == AUTO_CODEC else []
-    codecs = [*dict.fromkeys([*codecs_of(some), main_codec(job), *tensor_codecs(job)])]
-    under_way = IN_PROGRESS if asked.grouping.searched else 1
+    candidate_families = (
+        families(settings, job.settings.memory) if settings.code == AUTO_CODEC else []
+    )
+    codecs = [
+        *dict.fromkeys([*codecs_of(candidate_families), main_codec(job), *tensor_codecs(job)])
+    ]
+    under_way = IN_PROGRESS if settings.grouping.searched else 1
     measured = measure_job(
         bare_job(job), group.transport, group.device, codecs, under_way=under_way,
-        errors=bool(some),
+        errors=bool(candidate_families),
     )  # fmt: skip
     if not group.leads:
         group.try_plans(job, ())
         return follow_plan(job, group.share())
-    stays, best = weigh_plans(asked, job, some, codecs, measured)
+    stays, best = weigh_plans(settings, job, candidate_families, codecs, measured)
     stays, best, changed = compare_plans(job, group, stays, best)
     took_s, chosen = time.perf_counter() - began, best if changed else stays
     plan = chosen.plan.changed(took_s=took_s)
@@ -97,13 +102,13 @@ def replan_job(asked: Settings, job: Job, group: PlanGroup, times: StepTimes) ->
 def compare_plans(
     job: Job, group: PlanGroup, stays: PredictedPlan, best: PredictedPlan
 ) -> tuple[PredictedPlan, PredictedPlan, bool]:
-    """Tries both plans where there is time, on rank 0; all other ranks join the trials.
+    """Tries both plans on rank 0, if there is time; all other ranks join the trials.
 
     Returns:
-        Both plans with the times of their steps, and True if the second is to serve from now on.
+        Both plans with the times of their steps, and True if the second plan wins.
     """
     candidates = [stays.candidate(BEFORE, job), best.candidate(AFTER, job)]
-    # Other ranks wait for trials: equal plans, of which none is tried, end that wait.
+    # Other ranks wait in `join_trials`. The call ends that wait, even if equal plans are not tried.
     trials = {trial.name: trial for trial in group.try_plans(job, candidates)}
     if candidates[0].changes == candidates[1].changes:
         return stays, best, False
@@ -128,7 +133,7 @@ def bare_job(job: Job) -> Job:
 
 
 def follow_plan(job: Job, decision: Any) -> Job:
-    """Returns the job that goes on by rank 0's decision."""
+    """Returns the job after rank 0's decision."""
     plan, again = Plan.read(decision["plan"]), ProbedAgain(**decision["again"])
     settings = plan.applied(job.settings)
     compile_kernels(settings.codecs)
@@ -137,34 +142,34 @@ def follow_plan(job: Job, decision: Any) -> Job:
 
 
 def weigh_plans(
-    asked: Settings,
+    settings: Settings,
     job: Job,
-    some: Sequence[Family],
+    candidate_families: Sequence[Family],
     codecs: Sequence[Codec[Any]],
     measured: JobMeasurements,
 ) -> tuple[PredictedPlan, PredictedPlan]:
     """Predicts a step by the current plan and by the best plan now, from the same measurements.
 
     Args:
-        asked: says what to search for.
+        settings: as the user gave them; they select the searches.
         job: with the current plan.
-        some: the family of its memory if codecs are searched for; else empty.
-        codecs: all that were measured, those of the family first.
+        candidate_families: the family of the job's memory if codecs are searched for; else empty.
+        codecs: the measured codecs, those of the family first.
         measured: of these codecs.
     """
     s, scenario, plan, then = job.settings, measured.scenario, job.plan, job
     costs = costs_of(job, codecs, measured)
     step_s = predict(scenario, costs, s.comm_type, s.grouping).step_s
-    # Trials were before the drift: their times no longer hold.
+    # The trials were before the drift: their times are no longer valid.
     stays = PredictedPlan(plan.changed(step_s=step_s, trials=()), step_s)
     chosen, messages = None, None
-    if some and plan.codecs:
-        proposal = most_promising(propose_codecs(asked, some, measured))
+    if candidate_families and plan.codecs:
+        proposal = most_promising(propose_codecs(settings, candidate_families, measured))
         chosen = replace(proposal.codecs, hosts=plan.codecs.hosts)
         then = replace(job, settings=chosen.applied(s))
         costs = costs_of(then, codecs, measured)
-    if asked.grouping.searched:
-        messages = best_messages(then, asked.grouping.name, measured, costs)
+    if settings.grouping.searched:
+        messages = best_messages(then, settings.grouping.name, measured, costs)
         messages = replace(messages, hosts=plan.messages.hosts if plan.messages else ())
         step_s = messages.step_s
     else:

@@ -1,9 +1,8 @@
-"""The seconds that a job may measure for before its first step, out of those that it will take.
+"""Time that a job may spend on measurements before its first step.
 
-What `--code auto` and `--fusion auto` gain is a share of each step, and what they cost is paid
-once. So the steps that are left are timed first, as they are without any choice, and measuring gets
-a share of what these come to. Where that is less than the least useful measurement takes, nothing
-is measured.
+The plans of `--code auto` and `--fusion auto` gain a share of each step, and cost time once. So a
+few steps without a plan are timed first, and measurements may take a share of the time of all
+remaining steps. If that is less than the shortest useful measurement takes, nothing is measured.
 """
 
 import time
@@ -13,43 +12,43 @@ from typing import Final, final
 
 __all__ = ["LONGEST_S", "Allowance", "TimeLeft", "rough"]
 
-LONGEST_S: Final = 300.0  # by then everything has been measured
-LEAST_STEPS: Final = 20  # that passes, one codec and a trial take
-LEAST_S: Final = 1.0  # that links take, however short a step is
+LONGEST_S: Final = 300.0  # enough for all measurements
+LEAST_STEPS: Final = 20  # time of the passes, one codec and a trial, in steps
+LEAST_S: Final = 1.0  # time of the links, for steps of any length
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
 @final
 class TimeLeft:
-    """A limit, from the moment on when this was made."""
+    """A time limit that starts with the construction of this object."""
 
     def __init__(self, limit_s: float, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock, self._limit_s, self._began = clock, limit_s, clock()
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the start."""
         return self._clock() - self._began
 
     @property
     def seconds(self) -> float:
-        """Seconds that are left, at least 0."""
+        """Remaining seconds, at least 0."""
         return max(0.0, self._limit_s - self.elapsed_s)
 
     def fits(self, next_s: float) -> bool:
-        """True if another piece of work of that length ends before the limit."""
+        """Returns True if work of `next_s` seconds ends before the limit."""
         return next_s <= self.seconds
 
 
 @final
 @dataclass(frozen=True)
 class Allowance:
-    """Time that one job may measure, and the numbers it follows from."""
+    """Time that a job may spend on measurements, and its derivation."""
 
     step_s: float
     """Measured seconds of a step without any plan."""
     steps: int
-    """Number of steps that are left."""
+    """Number of remaining steps."""
     share: float
     """Share of the time of these steps that measurements may take."""
     spent_s: float = 0.0
@@ -75,32 +74,33 @@ class Allowance:
         """True if there is time for a useful measurement."""
         return self.limit_s >= self.least_s
 
-    def text(self, what: str) -> str:
-        """Returns a line for before measuring begins.
+    def text(self, subject: str) -> str:
+        """Returns a line that announces the measurements.
 
         >>> Allowance(0.1, 2400, 0.05).text("codecs")
         'measures codecs for at most 12 s, 5 % of some 4 min'
         """
         share = self.limit_s / self.run_s if self.run_s else 0.0
-        return f"measures {what} for at most {rough(self.limit_s)}, {percent(share)} of some " + (
-            rough(self.run_s)
+        return (
+            f"measures {subject} for at most {rough(self.limit_s)}, {percent(share)} of some "
+            + (rough(self.run_s))
         )
 
-    def refusal(self, what: str) -> str:
+    def refusal(self, subject: str) -> str:
         """Returns why nothing is measured.
 
         >>> Allowance(0.04, 220, 0.1).refusal("codecs").partition(": ")[2]
         '220 steps of 40 ms are some 9 s, of which measuring may take 10 % and takes at least 2 s'
         """
         return (
-            f"too short to measure {what}: {self.steps} step{'s' * (self.steps != 1)} of "
+            f"too short to measure {subject}: {self.steps} step{'s' * (self.steps != 1)} of "
             f"{1e3 * self.step_s:.0f} ms are some {rough(self.run_s)}, of which measuring may take "
             f"{percent(self.share)} and takes at least {rough(self.least_s)}"
         )
 
 
 def rough(seconds: float) -> str:
-    """Returns a time for people.
+    """Formats a time roughly, for people.
 
     >>> rough(4.2), rough(240.0), rough(9000.0)
     ('4 s', '4 min', '2.5 h')
@@ -113,7 +113,7 @@ def rough(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Returns a share for people.
+    """Formats a share in percent.
 
     >>> percent(0.05), percent(0.0012)
     ('5 %', '0.12 %')

@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 DENSE: Final = "dense"
-UNTRIED_GAIN: Final = 1.3  # predictions are off by more in one of four cases
+UNTRIED_GAIN: Final = 1.3  # one in four predictions is off by more
 
 
 @final
@@ -66,11 +66,11 @@ def codecs_of(families: Sequence[Family]) -> list[Codec[Any]]:
 def measured_families(families: Sequence[Family], measured: JobMeasurements) -> list[Family]:
     """Returns the families with only the codecs that were measured."""
     specs = {costs.spec for costs in measured.costs}
-    kept = [
+    measured_parts = [
         replace(family, codecs=tuple(codec for codec in family.codecs if str(codec) in specs))
         for family in families
     ]
-    return [family for family in kept if family.codecs]
+    return [family for family in measured_parts if family.codecs]
 
 
 def most_promising(proposals: Sequence[CodecProposal], min_gain: float = MIN_GAIN) -> CodecProposal:
@@ -88,15 +88,15 @@ def most_promising(proposals: Sequence[CodecProposal], min_gain: float = MIN_GAI
 def propose_codecs(
     settings: Settings, families: Sequence[Family], measured: JobMeasurements
 ) -> list[CodecProposal]:
-    """Proposes dense gradients, and of each family the fastest assignment and every single codec
-    whose errors are within the budget.
+    """Proposes dense gradients and, for each family, the fastest assignment and every single codec
+    with errors within the budget.
     """
     proposer = Proposer(settings, measured)
-    every = [proposer.dense(families[0])]
+    proposals = [proposer.dense(families[0])]
     for family in families:
-        every += proposer.of(family)
+        proposals += proposer.of(family)
     distinct: dict[tuple[tuple[str, ...], str], CodecProposal] = {}
-    for proposal in every:
+    for proposal in proposals:
         codes = tuple(proposal.codecs.codes.values())
         dense = all(code == LOSSLESS for code in codes)  # then the memory has no residual
         distinct.setdefault((codes, "" if dense else proposal.codecs.memory), proposal)
@@ -104,7 +104,7 @@ def propose_codecs(
 
 
 def best_codecs(proposals: Sequence[CodecProposal], trials: tuple[TrialResult, ...]) -> CodecPlan:
-    """Returns the codecs that won the trials; without trials, the most promising ones."""
+    """Returns the codecs that won the trials; without trials, the most promising codecs."""
     if not trials:
         return most_promising(proposals, UNTRIED_GAIN).codecs
     best = next(proposal for proposal in proposals if proposal.name == trials[0].name)
@@ -125,12 +125,12 @@ def unmeasured_codecs(
 
 @final
 class Proposer:
-    """A maker of proposals from measurements."""
+    """Builder of proposals from measurements."""
 
     def __init__(self, settings: Settings, measured: JobMeasurements) -> None:
         self._settings, self._measured = settings, measured
         self._number = {costs.spec: number for number, costs in enumerate(measured.costs)}
-        # A search for messages comes after the codecs: until then, the best grouping counts.
+        # The search for messages comes after the codecs: until then the best grouping is assumed.
         self._grouping = None if settings.grouping.searched else settings.grouping
         self._dense_s = 0.0
 

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 REPETITIONS: Final = 2
-HALF: Final = 0.5  # share of the time for costs of codecs; errors and trials have the rest
+HALF: Final = 0.5  # share of the time for costs of codecs; errors and trials have the other half
 
 Work = TypeVar("Work")
 
@@ -64,7 +64,7 @@ class JobDryRun:
         Args:
             job: with a bucket for each parameter.
             rank: selects the samples; rank 0 may be a master.
-            device: where this rank computes.
+            device: of this rank.
         """
         worker = rank + (not has_master(job.settings.comm_type))
         self.buckets, self.workers, self.computes = job.buckets, job.workers, worker > 0
@@ -94,19 +94,19 @@ class JobDryRun:
 
 
 def in_time(
-    timer: SynchronizedTimer, works: Iterable[Work], left: TimeLeft | None
+    timer: SynchronizedTimer, works: Iterable[Work], limit: TimeLeft | None
 ) -> Iterator[Work]:
-    """Yields pieces of work while rank 0 has time for one as long as the longest so far.
+    """Yields pieces of work while rank 0 has time for another as long as the longest so far.
 
     All ranks get the same pieces, and at least one.
     """
     longest_s = 0.0
     for number, work in enumerate(works):
-        if left is not None and not timer.agree(number == 0 or left.fits(longest_s)):
+        if limit is not None and not timer.agree(number == 0 or limit.fits(longest_s)):
             return
-        began_s = left.elapsed_s if left else 0.0
+        began_s = limit.elapsed_s if limit else 0.0
         yield work
-        longest_s = max(longest_s, (left.elapsed_s if left else 0.0) - began_s)
+        longest_s = max(longest_s, (limit.elapsed_s if limit else 0.0) - began_s)
 
 
 def probe_job(
@@ -118,24 +118,24 @@ def probe_job(
     *,
     comm_types: Collection[str] = (),
     under_way: int = 1,
-    left: TimeLeft | None = None,
+    limit: TimeLeft | None = None,
 ) -> Probe:
-    """Measures passes, codecs and links on all ranks at once.
+    """Measures passes, codecs and links on all ranks at the same time.
 
-    The probe is the same on all ranks but for the gradient, which is each rank's own.
+    The probe is the same on all ranks, except the gradient, which is each rank's own.
 
     No weight, statistic or random number changes.
 
     Args:
         job: with a bucket for each parameter.
-        transport: connects the ranks, every one of which calls this.
-        device: where this rank computes.
-        methods: codecs and reductions to measure the costs of.
+        transport: connects the ranks; all ranks must call this function.
+        device: of this rank.
+        methods: codecs and reductions to measure.
         times: number of repetitions of each measurement.
-        comm_types: communicators whose links to measure; none: the job's.
-        under_way: number of messages at once that share a latency.
-        left: time for the costs by rank 0's clock. Only the first methods are measured that fit
-            into it, and at least one; None: all methods.
+        comm_types: communicators; their links are measured. Empty: the job's communicator.
+        under_way: number of overlapping messages that share a latency.
+        limit: time for the costs by rank 0's clock. Methods are measured in order, at least one,
+            until the time is over; None: all methods.
 
     Raises:
         ConfigError: a codec does not go with its reduction.
@@ -150,7 +150,7 @@ def probe_job(
         costs = tuple(
             (reduction, measure_rank_costs(timer, codec, reduction, profile, times, s.compression,
                                    master=master))
-            for codec, reduction in in_time(timer, methods, left)
+            for codec, reduction in in_time(timer, methods, limit)
         )  # fmt: skip
     dry_run.close()
     names = links_for(comm_types or (s.comm_type,), [cost for _, cost in costs])
@@ -183,27 +183,27 @@ def measure_job(
     *,
     under_way: int = 1,
     errors: bool = True,
-    left: TimeLeft | None = None,
+    limit: TimeLeft | None = None,
 ) -> JobMeasurements:
     """Measures together with all other ranks; the result is the same on all.
 
     Args:
         job: with a bucket for each parameter, and any codec.
         transport: connects the ranks.
-        device: where this rank computes.
+        device: of this rank.
         codecs: the codecs to measure.
-        under_way: messages of a step at once.
+        under_way: number of overlapping messages of a step.
         errors: True to measure the codecs' errors.
-        left: time by rank 0's clock. Only the first codecs are measured that fit into it, and at
-            least one; None: all codecs.
+        limit: time by rank 0's clock. Codecs are measured in order, at least one, until the time
+            is over; None: all codecs.
     """
     name = job.settings.comm_type
     reduction = "Allgather" if name == PARAMETER_SERVER else name  # workers gather for a master
     methods = [(codec, reduction) for codec in codecs]
-    half = left and TimeLeft(HALF * left.seconds)
-    probe = probe_job(job, transport, device, methods, REPETITIONS, under_way=under_way, left=half)
+    half = limit and TimeLeft(HALF * limit.seconds)
+    probe = probe_job(job, transport, device, methods, REPETITIONS, under_way=under_way, limit=half)
     gradient, costed = probe.profile.gradient, codecs[: len(probe.costs)]
-    shared = shared_errors(job, transport, costed, gradient, left) if errors else ()
+    shared = shared_errors(job, transport, costed, gradient, limit) if errors else ()
     costs = tuple(costs for _, costs in probe.costs[: len(shared) or None])
     return JobMeasurements(probe.scenario(job.workers), costs, shared, probe.numbers)
 
@@ -213,17 +213,17 @@ def shared_errors(
     transport: Transport,
     codecs: Sequence[Codec[Any]],
     gradient: dict[str, Tensor],
-    left: TimeLeft | None = None,
+    limit: TimeLeft | None = None,
 ) -> tuple[CompressionErrors, ...]:
-    """Measures errors of the codecs that there is time for: means over the workers' gradients."""
+    """Measures errors of codecs within the time limit: means over the workers' gradients."""
     worker = transport.rank + (not has_master(job.settings.comm_type))
     tensors = len(gradient)
     timer = SynchronizedTimer(Direct(transport, job.settings.timeout))
     own: list[float] = []
-    for codec in in_time(timer, codecs, left):
+    for codec in in_time(timer, codecs, limit):
         measured = measure_compression_errors(codec, gradient, worker).errors if worker else None
         own += measured or [0.0] * tensors
-    rows = timer.gather(own, "what codecs lose")
+    rows = timer.gather(own, "errors of codecs")
     codecs = codecs[: len(own) // tensors]
     workers = torch.tensor(rows[len(rows) - job.workers :], dtype=torch.float64)
     means = workers.mean(0).view(len(codecs), tensors).tolist()

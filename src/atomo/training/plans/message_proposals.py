@@ -57,16 +57,16 @@ def costs_of(job: Job, codecs: Sequence[Codec[Any]], measured: JobMeasurements) 
     return combined_costs(candidates, [numbers[codec] for codec in tensor_codecs(job)])
 
 
-def best_messages(job: Job, way: str, measured: JobMeasurements, costs: Costs) -> MessagePlan:
+def best_messages(job: Job, search: str, measured: JobMeasurements, costs: Costs) -> MessagePlan:
     """Searches for the partition of least time."""
     name, scenario = job.settings.comm_type, measured.scenario
     flow = flow_of(scenario, costs, name)
-    cuts = within(SEARCHES[way](flow), entries_of(job), MOST)
+    cuts = within(SEARCHES[search](flow), entries_of(job), MOST)
     tensors = len(entries_of(job))
     return MessagePlan(
-        way=way,
+        way=search,
         cuts=cuts,
-        job=job_hash(job, way),
+        job=job_hash(job, search),
         exchange_s=flow.done(cuts),
         layers_s=flow.done(range(1, tensors + 1)),
         one_s=flow.done((tensors,)),
@@ -76,13 +76,13 @@ def best_messages(job: Job, way: str, measured: JobMeasurements, costs: Costs) -
     )
 
 
-def unmeasured_messages(job: Job, way: str, allowance: Allowance) -> MessagePlan:
+def unmeasured_messages(job: Job, search: str, allowance: Allowance) -> MessagePlan:
     """Returns the default's messages for a run that is too short to measure."""
     entries, settings = entries_of(job), job.settings
     sizes = [ENTRY_BYTES * count for count in entries]
     cuts = within(megabytes(settings.fusion_mb).cuts(sizes), entries, MOST)
-    short, why = short_hash(job_hash(job, way), settings), allowance.refusal("messages")
-    return MessagePlan(way, cuts, short, 0.0, 0.0, 0.0, 0.0, (), why=why)
+    short, why = short_hash(job_hash(job, search), settings), allowance.refusal("messages")
+    return MessagePlan(search, cuts, short, 0.0, 0.0, 0.0, 0.0, (), why=why)
 
 
 def entries_of(job: Job) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ def partitions(
     job: Job, scenario: Scenario, costs: Costs, messages: MessagePlan
 ) -> dict[tuple[int, ...], PlanCandidate]:
     """Returns candidates by their cuts, the most promising first: the result of the search, and
-    partitions that are known to do well.
+    partitions that are often fast.
     """
     entries, s, code = entries_of(job), job.settings, str(main_codec(job))
     flow = flow_of(scenario, costs, s.comm_type)
@@ -102,8 +102,8 @@ def partitions(
         SEARCHED: messages.cuts,
         "mergecomp": within(SEARCHES["mergecomp"](flow), entries, MOST),
     }
-    named |= {str(other): within(other.cuts(scenario.profile.sizes), entries, MOST)
-              for other in OTHERS}  # fmt: skip
+    named |= {str(grouping): within(grouping.cuts(scenario.profile.sizes), entries, MOST)
+              for grouping in OTHERS}  # fmt: skip
     plans = dict[tuple[int, ...], PlanCandidate]()
     for name, cuts in named.items():
         fusion = str(cut_at(cuts))
@@ -118,7 +118,7 @@ def after_trials(
     trials: tuple[TrialResult, ...],
     flow: Flow,
 ) -> MessagePlan:
-    """Returns the messages that won the trials; without trials, the most promising ones."""
+    """Returns the messages that won the trials; without trials, the most promising messages."""
     name = trials[0].name if trials else next(iter(plans.values())).name
     cuts, step_s = next((c, plan.predicted_s) for c, plan in plans.items() if plan.name == name)
     return replace(messages, cuts=cuts, exchange_s=flow.done(cuts), step_s=step_s, trials=trials)

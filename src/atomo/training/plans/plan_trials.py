@@ -1,8 +1,8 @@
-"""Trials of plans: real steps by several candidates, before the run is given to one of them.
+"""Trials of plans: real steps by several candidates, before the run uses one of them.
 
-A prediction adds up what was measured part by part. No part contains what ranks that share cores do
-to each other, or what a network does with several messages at once; a step contains both. So the
-candidates that promise most take turns on a copy of the model, and the times of their steps decide.
+A prediction adds up measurements of single parts of a step. They do not contain the interference of
+ranks that share cores, or of several messages on a network; a real step contains both. So the most
+promising candidates take turns on a copy of the model, and the times of their steps decide.
 """
 
 import gc
@@ -19,9 +19,9 @@ import torch
 from atomo.config.comm_rules import has_master
 from atomo.planning.comparison import MIN_GAIN
 from atomo.planning.probe import preserved_state
+from atomo.training.job.broadcasts import broadcast_json, receive_json
 from atomo.training.job.job import Job, make_stages
 from atomo.training.job.plan import Plan, TrialResult
-from atomo.training.job.telling import hear, tell
 from atomo.training.loop.master_stepper import MasterStepper
 from atomo.training.loop.replica import TrainingReplica
 from atomo.training.loop.worker import Worker
@@ -32,10 +32,10 @@ __all__ = ["PlanCandidate", "Turns", "join_trials", "time_steps", "try_plans", "
 
 DENSE: Final = "sgd"  # the codec of a plan without compression
 
-FURTHEST: Final = 2.5  # times the best prediction; the worst error ever seen was a factor of 2.2
+FURTHEST: Final = 2.5  # times the best prediction; the worst measured error was a factor of 2.2
 MOST: Final = 5  # candidates
-# Turns, so that load which changes meets all candidates alike. The best of several that differ by
-# chance looks better than it is, so the candidates left after the first turns take more of them.
+# Candidates take turns, so that a changing load hits all alike. The best of several candidates that
+# differ by chance looks better than it is: the finalists of the first turns take more turns.
 TURNS, FINAL_TURNS, FINALISTS = 2, 4, 3
 ABOUT_S: Final = 0.4  # of the steps of a turn
 LEAST_STEPS, MOST_STEPS = 3, 8  # of a turn
@@ -60,7 +60,7 @@ class PlanCandidate:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """The values that tell plans apart; the memory does not if every gradient is dense."""
+        """The values that distinguish plans; the memory makes no difference to dense gradients."""
         dense = self.code == DENSE and not self.code_for
         return (self.code, self.code_for, "" if dense else self.memory, self.fusion)
 
@@ -70,37 +70,37 @@ def try_plans(
     transport: Transport,
     device: torch.device,
     plans: Sequence[PlanCandidate],
-    left: TimeLeft | None = None,
+    limit: TimeLeft | None = None,
     overhead_s: float = 0.0,
 ) -> tuple[TrialResult, ...]:
     """Tries candidates on rank 0; all other ranks call `join_trials`.
 
     Args:
-        draft: of all plans: data, model, and the settings that they have in common.
-        transport: connects the ranks; nothing is under way.
-        device: where this rank computes.
-        plans: first the one to be had where others gain next to nothing on it.
-        left: time for it; None: as much as it takes.
-        overhead_s: of a turn, beside its steps.
+        draft: the job of all plans: data, model, and common settings.
+        transport: connects the ranks; no message is under way.
+        device: of this rank.
+        plans: the candidates; the first is taken if no other gains enough.
+        limit: time for the trials; None: no limit.
+        overhead_s: time of a turn without its steps.
 
     Returns:
-        What became of each plan that was tried, the one to take first; none where only one of them
-        promises anything, or steps take too long to try them.
+        The results of the plans that were tried, the winner's first. Empty if fewer than two plans
+        are worth a trial, or if steps take too long for trials.
     """
-    left = TimeLeft(math.inf) if left is None else left
-    tried = worth_trying(plans, min(LONGEST_S, left.seconds), overhead_s)
+    limit = TimeLeft(math.inf) if limit is None else limit
+    tried = worth_trying(plans, min(LONGEST_S, limit.seconds), overhead_s)
     turns: list[Turns] = [[] for _ in tried]
     rounds, longest_s = 0, 0.0
-    while tried and rounds < TURNS + FINAL_TURNS and left.fits(longest_s):
+    while tried and rounds < TURNS + FINAL_TURNS and limit.fits(longest_s):
         places = range(len(tried)) if rounds < TURNS else finalists(turns)
-        began_s, candidates = left.elapsed_s, [tried[place] for place in places]
+        began_s, candidates = limit.elapsed_s, [tried[place] for place in places]
         steps = steps_of(min(plan.predicted_s for plan in tried))
-        played_turns = play_turn(draft, transport, device, candidates, steps)
-        for place, turn in zip(places, played_turns, strict=True):
+        results = play_turn(draft, transport, device, candidates, steps)
+        for place, turn in zip(places, results, strict=True):
             turns[place] += turn
-        rounds, longest_s = rounds + 1, max(longest_s, left.elapsed_s - began_s)
+        rounds, longest_s = rounds + 1, max(longest_s, limit.elapsed_s - began_s)
     end_trials(draft, transport)
-    if rounds <= TURNS:  # too few of them to tell a gain from chance
+    if rounds <= TURNS:  # too few turns to distinguish a gain from chance
         return ()
     return winner_first([(plan.name, plan.predicted_s) for plan in tried], turns)
 
@@ -111,7 +111,7 @@ def time_steps(
     """Times one turn by one candidate on rank 0; all other ranks call `join_trials`.
 
     Returns:
-        Seconds of a step, and of all else that a turn takes.
+        Seconds of a step, and of a turn without its steps.
     """
     began = time.perf_counter()
     ((turn,),) = play_turn(draft, transport, device, [plan], LEAST_STEPS)
@@ -128,20 +128,20 @@ def play_turn(
     steps: int,
 ) -> list[Turns]:
     """Takes a turn by each candidate, together with all other ranks."""
-    tell(transport, {"plans": [*map(asdict, plans)], "steps": steps, "turns": 1})
+    broadcast_json(transport, {"plans": [*map(asdict, plans)], "steps": steps, "turns": 1})
     transport.drain(draft.settings.timeout)
     return turns_taken(draft, transport, device, plans, steps, 1)
 
 
 def end_trials(draft: Job, transport: Transport) -> None:
-    """Tells all other ranks that no candidate is left to try."""
-    tell(transport, {"plans": []})
+    """Ends the trials on all other ranks."""
+    broadcast_json(transport, {"plans": []})
     transport.drain(draft.settings.timeout)
 
 
 def join_trials(draft: Job, transport: Transport, device: torch.device) -> None:
-    """Takes part in trials on every rank but the first."""
-    while (order := hear(transport, draft.settings.timeout))["plans"]:
+    """Takes part in trials, on every rank except rank 0."""
+    while (order := receive_json(transport, draft.settings.timeout))["plans"]:
         plans = [PlanCandidate(**plan) for plan in order["plans"]]
         turns_taken(draft, transport, device, plans, order["steps"], order["turns"])
 
@@ -149,24 +149,24 @@ def join_trials(draft: Job, transport: Transport, device: torch.device) -> None:
 def worth_trying(
     plans: Sequence[PlanCandidate], limit_s: float = LONGEST_S, overhead_s: float = 0.0
 ) -> list[PlanCandidate]:
-    """Returns the candidates that may turn out the best, as many as there is time for; of equal
-    ones the first.
+    """Returns the most promising candidates, as many as the time allows; of equal candidates only
+    the first.
     """
     plans = distinct(plans)
     limit = FURTHEST * min(plan.predicted_s for plan in plans)
     near = [plan for plan in plans if plan.predicted_s <= limit]
-    # The first has a place before better predictions: it is what they are held against.
-    kept = [*near[:1], *sorted(near[1:], key=lambda plan: plan.predicted_s)][:MOST]
-    base, *others = kept
-    others.sort(key=lambda plan: plan.predicted_s)
-    while others and least_s([base, *others], overhead_s) > limit_s:
-        others.pop()
-    kept = [base, *others]
-    return [plan for plan in plans if plan in kept] if len(kept) > 1 else []
+    # The first candidate always has a place, since the others are compared with it.
+    chosen = [*near[:1], *sorted(near[1:], key=lambda plan: plan.predicted_s)][:MOST]
+    base, *challengers = chosen
+    challengers.sort(key=lambda plan: plan.predicted_s)
+    while challengers and least_s([base, *challengers], overhead_s) > limit_s:
+        challengers.pop()
+    chosen = [base, *challengers]
+    return [plan for plan in plans if plan in chosen] if len(chosen) > 1 else []
 
 
 def distinct(plans: Sequence[PlanCandidate]) -> list[PlanCandidate]:
-    """Returns the candidates without those that change the same as an earlier one."""
+    """Returns the candidates without those that have the changes of an earlier candidate."""
     unlike: dict[tuple[str, ...], PlanCandidate] = {}
     for plan in plans:
         unlike.setdefault(plan.changes, plan)
@@ -180,9 +180,9 @@ def least_s(plans: Sequence[PlanCandidate], overhead_s: float = 0.0) -> float:
 
 
 def finalists(turns: Sequence[Turns]) -> list[int]:
-    """Returns the first candidate, and those that were the fastest until now."""
-    others = sorted(range(1, len(turns)), key=lambda number: median_of(turns[number]))
-    return [0, *others[: FINALISTS - 1]]
+    """Returns the first candidate, and the fastest of the others so far."""
+    challengers = sorted(range(1, len(turns)), key=lambda number: median_of(turns[number]))
+    return [0, *challengers[: FINALISTS - 1]]
 
 
 def steps_of(predicted_s: float) -> int:
@@ -198,21 +198,21 @@ def turns_taken(
     steps: int,
     turns: int,
 ) -> list[Turns]:
-    """Returns for each candidate the seconds of each turn's steps, without the turn's first; on a
-    worker, none.
+    """Returns, for each candidate, the seconds of each turn's steps except the first; no times on
+    a worker.
     """
-    taken: list[Turns] = [[] for _ in plans]
+    turns_by_plan: list[Turns] = [[] for _ in plans]
     for _ in range(turns):
-        for plan, times in zip(plans, taken, strict=True):
+        for plan, times in zip(plans, turns_by_plan, strict=True):
             with preserved_state(draft.model):
                 times.append([*step_times(job_of(draft, plan), transport, device, 1 + steps)][1:])
             transport.drain(draft.settings.timeout)
             gc.collect()  # a replica has cycles, and the next replica needs its memory
-    return taken
+    return turns_by_plan
 
 
 def job_of(draft: Job, plan: PlanCandidate) -> Job:
-    """Builds a job by a candidate, on a model of its own, that leaves no trace."""
+    """Builds a job by a candidate, on a copy of the model, without effect on the run."""
     settings = replace(
         draft.settings, code=plan.code, code_for=plan.code_for, memory=plan.memory,
         fusion=plan.fusion, code_schedule="", dense_steps=0, dump_every=0, log_format="text",
@@ -241,10 +241,10 @@ def step_times(job: Job, transport: Transport, device: torch.device, steps: int)
 def winner_first(
     plans: Sequence[tuple[str, float]], turns: Sequence[Turns]
 ) -> tuple[TrialResult, ...]:
-    """Returns the results of plans: the one to take first, the others in their order.
+    """Returns the results of plans: the winner's first, the others in their order.
 
-    The winner is the fastest plan of those with the most turns. The first plan stays, unless the
-    winner gains enough on it and was faster in most of the turns that both took side by side.
+    The winner is the fastest plan of those with the most turns. But the first plan wins unless the
+    fastest gains enough, and was faster in most of the turns that both took.
 
     Args:
         plans: name and predicted seconds of each.
@@ -256,8 +256,8 @@ def winner_first(
     ]
     if not trials:
         return ()
-    most = max(map(len, turns))
-    last = [number for number, times in enumerate(turns) if len(times) == most]
+    maximum = max(map(len, turns))
+    last = [number for number, times in enumerate(turns) if len(times) == maximum]
     best = min(last, key=lambda number: trials[number].taken_s)
     gains = trials[best].taken_s * MIN_GAIN < trials[0].taken_s
     best = best if gains and wins(turns[best], turns[0]) else 0
@@ -270,9 +270,10 @@ def median_of(turns: Turns) -> float:
     return statistics.median(steps) if steps else 0.0
 
 
-def wins(turns: Turns, others: Turns) -> bool:
-    """Returns True if steps were shorter in at least two of three turns."""
+def wins(turns: Turns, rival_turns: Turns) -> bool:
+    """Returns True if steps were shorter than a rival's in at least two of three turns."""
     faster = [
-        median_of([turn]) < median_of([other]) for turn, other in zip(turns, others, strict=True)
+        median_of([turn]) < median_of([rival])
+        for turn, rival in zip(turns, rival_turns, strict=True)
     ]
     return 3 * sum(faster) >= 2 * len(faster)

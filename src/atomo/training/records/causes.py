@@ -1,7 +1,7 @@
-"""Causes of divergence: combinations of settings that cannot bear their learning rate.
+"""Causes of divergence: combinations of settings that are unstable at their learning rate.
 
-The same table serves three times: what is known before the first step is told then, and what a run
-that diverges has in common with it is named while it does, and when its loss is no number any more.
+The table has three uses: a caution before the first step, a caution while the loss grows, and the
+error message when the loss is no longer finite.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,70 +15,74 @@ from atomo.memory import Momentum, MomentumCorrection, NoMemory, Residual, kind_
 
 __all__ = ["at_start", "likely"]
 
-LARGE_FOR_SIGNS: Final = 0.002  # learning rates above it move weights further than they are large
-FEW: Final = 0.002  # of the entries; below it Adam was measured to lose accuracy without a memory
+LARGE_FOR_SIGNS: Final = 0.002  # larger learning rates move weights by more than their size
+FEW: Final = 0.002  # share of the entries; with fewer, Adam loses accuracy without a memory
 
 
 @final
 @dataclass(frozen=True)
 class Cause:
-    """One reason, where it holds, and what to do about it."""
+    """A cause of divergence, its condition, and its remedy."""
 
     holds: Callable[[Settings], bool]
     text: str
-    """With fields of Settings in braces."""
-    known: bool
+    """The cause and the remedy, with fields of Settings in braces."""
+    certain: bool
     """True if the settings alone show the cause, before the first step."""
 
 
 def at_start(settings: Settings) -> Iterator[str]:
     """Returns the causes that resolved settings show before the first step, the worst first."""
-    return (told(cause, settings) for cause in CAUSES if cause.known and cause.holds(settings))
+    return (
+        described(cause, settings) for cause in CAUSES if cause.certain and cause.holds(settings)
+    )
 
 
 def likely(settings: Settings) -> str:
-    """Returns the likeliest reason for a run with these resolved settings to diverge, and a way
-    out.
-    """
-    return next(told(cause, settings) for cause in CAUSES if cause.holds(settings))
+    """Returns the most likely cause of divergence for resolved settings, and its remedy."""
+    return next(described(cause, settings) for cause in CAUSES if cause.holds(settings))
 
 
-def told(cause: Cause, settings: Settings) -> str:
-    """Returns a cause with the values of this run."""
+def described(cause: Cause, settings: Settings) -> str:
+    """Returns the text of a cause with the values of this run."""
     return cause.text.format_map(vars(settings) | {"workers": settings.workers})
 
 
 def averaged_twice(s: Settings) -> bool:
-    """Applies to codecs that vote, with Adam: it averages gradients itself, and votes alone are of
-    an average in their paper.
+    """Applies to a momentum memory with Adam, which averages gradients, too. Codecs that vote are
+    an exception: their paper votes on an average.
     """
-    votes = any(one.votes for one in s.codecs)
+    votes = any(codec.votes for codec in s.codecs)
     return kind_of(s.memory) is Momentum and s.optimizer == "adam" and not votes
 
 
 def blind_feedback(s: Settings) -> bool:
-    """Applies to random entries with a memory: an entry waits n / k steps for its draw, and all
-    that waited comes at once.
+    """Applies to random entries with a memory: an entry waits n / k steps for its draw, and a
+    single step then has the sum of all its gradients.
     """
-    drawn = any(one.shared_seed and not one.amplifies_noise for one in s.codecs)
+    drawn = any(codec.shared_seed and not codec.amplifies_noise for codec in s.codecs)
     return kind_of(s.memory).feeds_back and drawn
 
 
 def blind_feedback_with_momentum(s: Settings) -> bool:
-    """Applies to momentum after such a memory: it repeats what comes at once."""
+    """Applies to momentum after such a memory: momentum repeats these large updates."""
     return blind_feedback(s) and s.momentum_of_sgd > 0
 
 
 def blind_feedback_with_adam(s: Settings) -> bool:
-    """Applies to Adam after such a memory: it divides by its own length, so that all that waited
-    moves a weight by one step.
+    """Applies to Adam after such a memory: Adam divides by the size of the gradient, so that the
+    sum of many gradients moves a weight by a single step.
     """
     return blind_feedback(s) and s.optimizer == "adam" and not kind_of(s.memory).makes_update
 
 
 def few_entries_with_adam(s: Settings) -> bool:
-    """True if nearly every entry is dropped for good. At 1 % Adam ends as with a memory."""
-    few = any(getattr(one, "ratio", 1.0) < FEW and not one.amplifies_noise for one in s.codecs)
+    """Applies if nearly all entries are dropped for good. With 1 % of the entries, Adam reaches the
+    accuracy that it has with a memory.
+    """
+    few = any(
+        getattr(codec, "ratio", 1.0) < FEW and not codec.amplifies_noise for codec in s.codecs
+    )
     return s.memory == NoMemory.id and s.optimizer == "adam" and few
 
 
@@ -86,39 +90,39 @@ def momentum_after_feedback(s: Settings) -> bool:
     """Applies to momentum after error feedback: it repeats updates that the residual has already
     delivered.
     """
-    late = any(Law.CONTRACTION in one.laws and not one.near_lossless for one in s.codecs)
-    given = kind_of(s.memory) is Residual and own_memory(s.comm_type) is None
-    return given and s.optimizer == "sgd" and s.momentum > 0 and late
+    late = any(Law.CONTRACTION in codec.laws and not codec.near_lossless for codec in s.codecs)
+    residual = kind_of(s.memory) is Residual and own_memory(s.comm_type) is None
+    return residual and s.optimizer == "sgd" and s.momentum > 0 and late
 
 
 def momentum_after_late_factors(s: Settings) -> bool:
-    """Applies to ACP-SGD: its fixed factor is a step old, and one atom leaves most of a gradient
-    for later.
+    """Applies to ACP-SGD, which uses a factor of the last step, and to rank 1, which leaves most of
+    a gradient in the residual.
     """
-    late = s.comm_type == "ACPSGD" or any(getattr(one, "rank", 0) == 1 for one in s.codecs)
+    late = s.comm_type == "ACPSGD" or any(getattr(codec, "rank", 0) == 1 for codec in s.codecs)
     return momentum_after_factors(s) and late
 
 
 def momentum_after_factors(s: Settings) -> bool:
     """Applies to PowerSGD as published, which converges at most ranks."""
-    given = kind_of(s.memory) is Residual and own_memory(s.comm_type) is not None
-    return given and s.optimizer == "sgd" and s.momentum > 0
+    residual = kind_of(s.memory) is Residual and own_memory(s.comm_type) is not None
+    return residual and s.optimizer == "sgd" and s.momentum > 0
 
 
 def momentum_of_what_was_sent(s: Settings) -> bool:
-    """Applies to momentum in the workers' memories, as above."""
+    """Applies to momentum without masking in the workers' memories: it repeats sent updates."""
     return kind_of(s.memory) is MomentumCorrection and "masking=False" in s.memory
 
 
 def long_signs(s: Settings) -> bool:
-    """Applies to signs: a step has no magnitude but the learning rate."""
-    return s.peak_lr > LARGE_FOR_SIGNS and any(one.votes for one in s.codecs)
+    """Applies to signs: the learning rate alone is the size of a step."""
+    return s.peak_lr > LARGE_FOR_SIGNS and any(codec.votes for codec in s.codecs)
 
 
 def undamped_noise(s: Settings) -> bool:
-    """Errors of few workers do not average out within a step."""
+    """Applies to unbiased codecs without damping: errors of few workers do not average out."""
     plain = s.memory == NoMemory.id and not (s.noise_damping and s.optimizer == "sgd")
-    return plain and any(one.amplifies_noise for one in s.codecs)
+    return plain and any(codec.amplifies_noise for codec in s.codecs)
 
 
 def late_feedback(s: Settings) -> bool:
@@ -131,65 +135,65 @@ CAUSES: Final = (
         averaged_twice,
         "--memory {memory} averages gradients, and Adam does so again, which overshoots; leave "
         "--memory out",
-        known=True,
+        certain=True,
     ),
     Cause(
         blind_feedback_with_adam,
-        "{code} sends an entry when it is drawn, with all that waited there, which Adam shortens "
-        "to one step; give --code topk, or --optimizer sgd --momentum 0",
-        known=True,
+        "{code} sends an entry when it is drawn, with its residual of many steps, which Adam "
+        "shortens to one step; give --code topk, or --optimizer sgd --momentum 0",
+        certain=True,
     ),
     Cause(
         blind_feedback_with_momentum,
-        "{code} sends an entry when it is drawn, with all that waited there, and --momentum "
-        "{momentum:g} goes on pushing it; give --momentum 0",
-        known=True,
+        "{code} sends an entry when it is drawn, with its residual of many steps, and --momentum "
+        "{momentum:g} repeats it; give --momentum 0",
+        certain=True,
     ),
     Cause(
         few_entries_with_adam,
         "--memory none forgets all but the few entries that {code} sends, and Adam trains worse "
         "for it; leave --memory out",
-        known=True,
+        certain=True,
     ),
     Cause(
         momentum_after_feedback,
-        "momentum at the master ({momentum:g}) goes on pushing what --memory {memory} has delayed; "
+        "momentum at the master ({momentum:g}) repeats updates that --memory {memory} has delayed; "
         "give --memory dgc, which applies it before the codec, or --momentum 0",
-        known=True,
+        certain=True,
     ),
     Cause(
         momentum_after_late_factors,
-        "--momentum {momentum:g} goes on pushing what the factors of --comm-type {comm_type} have "
+        "--momentum {momentum:g} repeats updates that the factors of --comm-type {comm_type} have "
         "delayed; give --memory dgc, which applies it before them, or --momentum 0",
-        known=True,
+        certain=True,
     ),
     Cause(
         momentum_after_factors,
-        "--momentum {momentum:g} goes on pushing what the factors of --comm-type {comm_type} have "
+        "--momentum {momentum:g} repeats updates that the factors of --comm-type {comm_type} have "
         "delayed; give --memory dgc, a lower --lr, a higher --svd-rank, or --momentum 0",
-        known=False,
+        certain=False,
     ),
     Cause(
         long_signs,
         "with {code} every weight moves by --lr at every step, and {lr:g} is long; try 0.0005",
-        known=True,
+        certain=True,
     ),
     Cause(
         momentum_of_what_was_sent,
-        "--memory {memory} keeps the momentum of what was sent, which overshoots; give dgc",
-        known=False,
+        "--memory {memory} keeps the momentum of sent entries, which overshoots; give dgc",
+        certain=False,
     ),
     Cause(
         undamped_noise,
         "the errors of {code} hardly average out over so few workers ({workers}); leave "
         "--noise-damping on with --optimizer sgd, send more, or lower --lr",
-        known=False,
+        certain=False,
     ),
     Cause(
         late_feedback,
-        "{num_aggregate} of {workers} workers close a step, and what is late waits in --memory "
-        "{memory} until it is old; raise --num-aggregate, or lower --lr",
-        known=False,
+        "{num_aggregate} of {workers} workers close a step, and late gradients wait in --memory "
+        "{memory} until they are old; raise --num-aggregate, or lower --lr",
+        certain=False,
     ),
-    Cause(lambda s: True, "--lr {lr:g} is too high here, or the data are not sound", known=False),
+    Cause(lambda s: True, "--lr {lr:g} is too high here, or the data are not sound", certain=False),
 )

@@ -5,34 +5,34 @@ from typing import Final, final
 
 __all__ = ["DivergenceMonitor"]
 
-SMOOTHING: Final = 0.8  # weight of the past losses; lower => sooner to notice, easier to fool
-RATIO: Final = 2.0  # of the smoothed loss to the best so far, at least ...
-MARGIN: Final = 1.0  # ... and this far above it: a loss of 0.01 that doubles is no matter
+SMOOTHING: Final = 0.8  # weight of the past losses; lower => faster, with more false alarms
+RATIO: Final = 2.0  # minimum ratio of the smoothed loss to the best so far
+MARGIN: Final = 1.0  # minimum difference, too: a loss of 0.01 that doubles is no alarm
 STEPS: Final = 3  # in a row
 
 
 @final
 class DivergenceMonitor:
-    """Compares a smoothed loss with its best so far; says so once.
+    """Detector that compares a smoothed loss with its best so far, and alarms once.
 
-    It forgets on a resume, which costs at most a caution that comes later.
+    A checkpoint does not have its state: after a resume an alarm may come later.
     """
 
     def __init__(self) -> None:
         self._loss = self._best = math.inf
         self._above = 0
-        self._told = False
+        self._alarmed = False
 
     def alarms(self, loss: float) -> bool:
-        """Takes in the loss of a step; whether it is time to say something."""
+        """Observes the loss of a step; returns True if it is the first alarm."""
         before = loss if math.isinf(self._loss) else self._loss
         self._loss = SMOOTHING * before + (1 - SMOOTHING) * loss
         self._best = min(self._best, self._loss)
         high = self._loss > max(RATIO * self._best, self._best + MARGIN)
         self._above = self._above + 1 if high else 0
-        if self._told or self._above < STEPS:
+        if self._alarmed or self._above < STEPS:
             return False
-        self._told = True
+        self._alarmed = True
         return True
 
     def __str__(self) -> str:

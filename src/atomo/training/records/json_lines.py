@@ -1,6 +1,6 @@
-"""Records, one line of JSON each, in a file that only ever grows.
+"""Records, one line of JSON each, in a file that only grows.
 
-A process that is killed leaves whole lines and at most one torn one, which its successor cuts off.
+A killed process leaves complete lines and at most one incomplete line, which its successor removes.
 """
 
 import json
@@ -18,10 +18,10 @@ __all__ = ["append_line", "lines"]
 
 
 def append_line(path: Path, record: Mapping[str, object]) -> None:
-    """Adds one line of JSON to `path`, and returns when it is on the disk.
+    """Appends one line of JSON to `path`, and syncs the file.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: the line cannot be written.
     """
     line = json.dumps(record, allow_nan=False).encode() + b"\n"
     with explained(path, len(line)), own(path, os.O_APPEND | os.O_CREAT) as file:
@@ -30,16 +30,17 @@ def append_line(path: Path, record: Mapping[str, object]) -> None:
 
 
 def own(path: Path, flags: int = 0) -> BinaryIO:
-    """Returns the file, open to be written."""
+    """Opens the file for writing."""
     return os.fdopen(open_own(path, flags), "wb")
 
 
 def lines(path: Path, patience_s: float = PATIENCE_S, wait: Wait = time.sleep) -> list[Any]:
-    """Returns the JSON lines of `path`, none when it does not exist; cuts off a last one that is
-    torn.
+    """Returns the JSON lines of `path`, and removes an incomplete last line.
+
+    Returns an empty list if the file does not exist.
 
     Raises:
-        CheckpointError: it cannot be read, or a line before the last is no JSON.
+        CheckpointError: the file cannot be read, or a complete line is not JSON.
     """
     text = present(path, read_whole, patience_s, wait) or b""
     whole = text.rfind(b"\n") + 1

@@ -16,28 +16,28 @@ from atomo.training.records.retrying_writer import RetryingWriter
 
 __all__ = ["MOST", "MetricsLog"]
 
-MOST: Final = 20_000  # lines that wait for room; 10 MB
-TORN: Final = 2**16  # bytes: no line is longer
+MOST: Final = 20_000  # waiting lines; 10 MB
+TORN: Final = 2**16  # bytes; no line is longer
 
 
-def untold(record: Storage) -> None:
-    """Tells nobody."""
+def ignore(record: Storage) -> None:
+    """Drops a record of storage."""
 
 
 @final
 class MetricsLog:
-    """Appends the steps of a run, for a `with` block.
+    """The log of the steps of a run, in a `with` block.
 
-    A run that continues first drops the lines of the steps that it is about to repeat. A line that
-    cannot be written waits, with those after it, and a line that was torn then is written anew; of
-    more than `MOST` the oldest are lost, and counted.
+    A resumed run first removes the lines of the steps that it will repeat. A line that cannot be
+    written waits, together with the lines after it; an incomplete line is written again. Of more
+    than `MOST` waiting lines the oldest are lost, and counted.
 
     Args:
         folder: of the run.
-        first_step: the one that comes next.
-        outage: whether the file can be written.
-        patience_s: how long the end of the block tries to write what still waits.
-        wait: sleeps that many seconds.
+        first_step: the next step.
+        outage: schedules the attempts to write.
+        patience_s: the longest time that the end of the block tries to write waiting lines.
+        wait: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class MetricsLog:
         wait: Wait = time.sleep,
     ) -> None:
         self.path = folder / "metrics.jsonl"
-        self._outage = outage or RetryingWriter("metrics", untold)
+        self._outage = outage or RetryingWriter("metrics", ignore)
         self._patience_s, self._wait = patience_s, wait
         self._waiting: deque[bytes] = deque()
         self._lost = 0
         with explained(self.path, 0), Staging(folder) as staging:
-            kept = [line for line in self._lines() if earlier(line, first_step)]
-            # A new file under the old name: a reader sees either, and never a half.
-            staging.write(self.path.name, b"".join(line + b"\n" for line in kept))
+            earlier_lines = [line for line in self._lines() if earlier(line, first_step)]
+            # A new file replaces the old one: a reader sees one or the other, never a part.
+            staging.write(self.path.name, b"".join(line + b"\n" for line in earlier_lines))
             staging.publish()
             self._file: int | None = reopened(self.path)
 
     def write(self, event: Event) -> None:
-        """Appends a step, now or as soon as it can; other events are not for this file."""
+        """Appends a step, now or as soon as the file can be written; ignores other events."""
         if not isinstance(event, StepDone):
             return
         self._waiting.append(to_json(event).encode() + b"\n")
@@ -79,24 +79,24 @@ class MetricsLog:
             self._outage.insist(self._end, self._patience_s, self._wait)
             if self._lost:
                 raise CheckpointError(
-                    f"{self.path} lacks {self._lost} steps: more than {MOST} waited for room"
+                    f"{self.path} lacks {self._lost} steps: more than {MOST} could not be written"
                 )
             return
-        with suppress(CheckpointError, OSError):  # which would hide the error that ends the run
+        with suppress(CheckpointError, OSError):  # it would hide the error that ends the run
             self._end()
 
     def _end(self) -> None:
         self._flush()
         with explained(self.path, 0):
-            self._close()  # NFS may say only now that there was no room
+            self._close()  # NFS may report a full disk only here
 
     def _flush(self) -> None:
-        """Writes all that waits."""
+        """Writes all waiting lines."""
         with explained(self.path, sum(map(len, self._waiting))):
             if not self._waiting:
                 return
             try:
-                if self._file is None or not os.fstat(self._file).st_nlink:  # removed by somebody
+                if self._file is None or not os.fstat(self._file).st_nlink:  # the file was removed
                     self._close()
                     self._file = reopened(self.path)
                 while self._waiting:
@@ -104,7 +104,7 @@ class MetricsLog:
                     self._waiting.popleft()
             except OSError:
                 with suppress(OSError):
-                    self._close()  # it may be of a mount that is gone: the next one is opened anew
+                    self._close()  # its mount may be gone: the next attempt opens the path again
                 raise
 
     def _close(self) -> None:
@@ -120,13 +120,13 @@ class MetricsLog:
 
 
 def append(file: int, line: bytes) -> None:
-    """Writes all of a line: a disk that fills up takes a part first, and then says why no more."""
+    """Writes a complete line. A disk that fills up accepts a part of it before it fails."""
     while line:
         line = line[os.write(file, line) :]
 
 
 def reopened(path: Path) -> int:
-    """Returns a log to append to, without the line at its end that was torn, if one was."""
+    """Opens a log to append to, and removes an incomplete last line."""
     file = open_own(path, os.O_APPEND | os.O_CREAT)
     try:
         size = os.fstat(file).st_size
@@ -141,8 +141,8 @@ def reopened(path: Path) -> int:
 
 
 def earlier(line: bytes, first_step: int) -> bool:
-    """True if a line is whole and of a step before `first_step`."""
+    """Returns True if a line is complete and of a step before `first_step`."""
     try:
         return int(json.loads(line)["step"]) < first_step
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return False  # torn by a crash
+        return False  # incomplete after a crash

@@ -2,7 +2,7 @@
 
     {..., "since": 151, "earlier": [{..., "since": 1}]}
 
-A plan is measured at the start of a run and perhaps again later. A file has the current plan and
+A plan is measured at the start of a run, and possibly again later. A file has the current plan and
 the plans before it, so that a run that continues from a checkpoint has the plan of that step.
 """
 
@@ -49,12 +49,12 @@ HASHED: Final = (
 )  # fmt: skip
 
 Warn = Callable[[str], object]
-"""Takes the reason why a plan in the folder cannot serve."""
+"""Receives the reason why a plan in the folder is not valid."""
 
 
 def continued(settings: Settings) -> tuple[Path, int] | None:
-    """Returns the folder that a run continues from, and the step of its last whole checkpoint, 0 if
-    there is none; None if the run starts anew.
+    """Returns the folder that a run continues from, and the step of its last undamaged checkpoint
+    (0 without one); None for a new run.
 
     Raises:
         CheckpointError: the folder cannot be listed.
@@ -90,12 +90,12 @@ def publish(folder: Path, name: str, record: Mapping[str, Any], end: bytes = b""
 def kept_codecs(
     settings: Settings, hosts: tuple[str, ...] = (), warn: Warn = lambda why: None
 ) -> CodecPlan | None:
-    """Returns the codecs in the folder that a run continues from, if they serve these settings.
+    """Returns the codecs in the folder that a run continues from, if they fit these settings.
 
     Args:
         settings: with `--code auto`.
         hosts: of the job, by rank.
-        warn: gets the reason if there is a plan that cannot serve.
+        warn: receives the reason if a plan does not fit.
 
     Raises:
         CheckpointError: the file is not as `keep_plan` writes it.
@@ -113,16 +113,16 @@ def kept_codecs(
 def kept_messages(
     settings: Settings, job: str, hosts: tuple[str, ...] = (), warn: Warn = lambda why: None
 ) -> MessagePlan | None:
-    """Returns the messages in the folder that a run continues from, if they serve this job.
+    """Returns the messages in the folder that a run continues from, if they fit this job.
 
     Args:
         settings: with a `--fusion` that is searched.
-        job: its hash.
+        job: hash of the job.
         hosts: of the job, by rank.
-        warn: gets the reason if there is a plan that cannot serve.
+        warn: receives the reason if a plan does not fit.
 
     Raises:
-        CheckpointError: there is a file that cannot be read.
+        CheckpointError: the file exists, but cannot be read.
     """
     if (place := continued(settings)) is None:
         return None
@@ -131,8 +131,8 @@ def kept_messages(
     if messages is None:
         return None
     same = messages.job == (short_hash(job, settings) if messages.why else job)
-    other = "" if same else "it is of other codecs, another network or other settings"
-    if not (why := other or moved(messages.hosts, hosts)):
+    difference = "" if same else "it is of other codecs, another network or other settings"
+    if not (why := difference or moved(messages.hosts, hosts)):
         return messages
     warn(f"{path} does not serve this job: {why}; messages are measured and found anew")
     return None
@@ -162,17 +162,17 @@ def read_messages(path: Path, step: int) -> MessagePlan | None:
         return None
     except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"{path} cannot be read as the messages of a run: {error}; take it away, and they are "
+            f"{path} cannot be read as the messages of a run: {error}; remove it to have messages "
             "found anew"
         ) from error
 
 
-def job_hash(job: Job, way: str) -> str:
-    """Hashes all that a partition depends on beside hosts: the search, settings that say what is
-    computed and sent, and the parameters.
+def job_hash(job: Job, search: str) -> str:
+    """Hashes all that a partition depends on, except the hosts: the search, the settings of
+    computation and exchange, and the parameters.
     """
     settings = stored_settings(asdict(job.settings))
-    words = [way, *(f"{name}={settings[name]}" for name in HASHED)]
+    words = [search, *(f"{name}={settings[name]}" for name in HASHED)]
     words += [f"{name}{tuple(shape)}" for name, shape in shapes(job.model)]
     return xxhash.xxh3_64_hexdigest("\n".join(words).encode())
 
@@ -197,7 +197,7 @@ def in_force(path: Path, step: int) -> dict[str, Any] | None:
 
 
 def with_earlier(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a record together with the earlier ones of a file, if that can be read."""
+    """Returns a record together with the earlier records of a file, if the file can be read."""
     try:
         before = [old for old in records(decoded(read_whole(path))) if since(old) < since(record)]
     except (OSError, ValueError):
@@ -206,28 +206,33 @@ def with_earlier(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     return {**record, **({EARLIER: plain} if plain else {})}
 
 
-def moved(was: tuple[str, ...], now: tuple[str, ...]) -> str:
+def moved(measured_hosts: tuple[str, ...], hosts: tuple[str, ...]) -> str:
     """Returns a sentence if a plan was measured on other hosts than the job's; empty if not, or if
-    either is unknown. The order of ranks makes no difference, but for rank 0.
+    either is unknown. Except for rank 0, the order of ranks makes no difference.
     """
-    if not was or not now or (was[0], Counter(was)) == (now[0], Counter(now)):
+    if (
+        not measured_hosts
+        or not hosts
+        or (measured_hosts[0], Counter(measured_hosts)) == (hosts[0], Counter(hosts))
+    ):
         return ""
-    return f"it was measured on {hosts_text(was)}, and the ranks are on {hosts_text(now)} now"
+    before, now = hosts_text(measured_hosts), hosts_text(hosts)
+    return f"it was measured on {before}, and the ranks are on {now} now"
 
 
 def hosts_text(hosts: tuple[str, ...]) -> str:
     """Returns each host with its number of ranks."""
-    return ", ".join(f"{name} ({many})" for name, many in Counter(hosts).items())
+    return ", ".join(f"{name} ({ranks})" for name, ranks in Counter(hosts).items())
 
 
 def records(values: object) -> list[Mapping[str, Any]]:
     """Returns the records of a file, the latest first. Raises ValueError."""
     if not isinstance(values, Mapping) or not isinstance(values.get(EARLIER, []), list):
         raise ValueError("it is no record of a plan")
-    every = [values, *values.get(EARLIER, [])]
-    if not all(isinstance(record, Mapping) for record in every):
+    plans = [values, *values.get(EARLIER, [])]
+    if not all(isinstance(record, Mapping) for record in plans):
         raise ValueError("an earlier plan is no record")
-    return every
+    return plans
 
 
 def since(record: Mapping[str, Any]) -> int:

@@ -1,8 +1,8 @@
-"""A step that was taken, as the event that tells of it, with a master and without."""
+"""The event of a finished step, with a master and without."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from atomo.exchange import Exchanged, GradientCounts, Report
 from atomo.training.job.events import StepDone
@@ -10,7 +10,7 @@ from atomo.training.job.job import Job
 
 __all__ = ["Progress", "StepProgress"]
 
-SMOOTHING = 0.9  # weight of the past steps in what is left of the run
+SMOOTHING = 0.9  # weight of the past steps in the estimate of the remaining time
 
 
 @final
@@ -24,75 +24,88 @@ class StepProgress:
     update_s: float
     step_s: float
     up_bytes: int  # gradients, on the link of rank 0
-    down_bytes: int  # what came back for them
-    dense_bytes: int  # what gradients would take as float32
-    gradients: GradientCounts | None = None  # of a step that workers were given
+    down_bytes: int  # weights or gradients in return
+    dense_bytes: int  # gradients as float32
+    gradients: GradientCounts | None = None  # of a step with a master
     images: GradientCounts | None = None
-    slowest: int = 0  # the worker whose gradients take longest; 0: not known
-    slowness: float = 1.0  # how many times the median of all
+    slowest: int = 0  # worker with the slowest gradients; 0: unknown
+    slowness: float = 1.0  # its time over the median of all workers
 
 
 @final
 class Progress:
-    """Adds up what those report whose gradients counted."""
+    """Builder of the events of steps, from the reports of the workers that counted."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._step_s = 0.0  # smoothed
 
-    def done(self, taken: StepProgress) -> StepDone:
+    def done(self, step: StepProgress) -> StepDone:
         """Returns the event of a step."""
-        job, exchanged = self._job, taken.exchanged
+        job, exchanged = self._job, step.exchanged
         reports = list(exchanged.reports.values())
         images = sum(report.images for report in reports)
-        gradients = taken.gradients or all_used(len(reports))
-        of_images = taken.images or all_used(round(images))
-        past = self._step_s or taken.step_s
-        self._step_s = SMOOTHING * past + (1 - SMOOTHING) * taken.step_s
-
-        def average(value: Callable[[Report], float]) -> float:
-            return sum(map(value, reports)) / len(reports)
-
         return StepDone(
-            step=taken.number,
-            epoch=taken.number / job.steps_per_epoch,
-            loss=average(lambda report: report.loss),
+            step=step.number,
+            epoch=step.number / job.steps_per_epoch,
             accuracy=sum(report.correct for report in reports) / images,
-            lr=job.rate.at(taken.number),
+            lr=job.rate.at(step.number),
             workers=len(reports),
-            images_per_s=images / taken.step_s,
-            up_bytes=taken.up_bytes,
-            down_bytes=taken.down_bytes,
-            dense_bytes=taken.dense_bytes,
-            step_s=taken.step_s,
-            compute_s=average(lambda report: report.compute_s),
-            encode_s=average(lambda report: report.encode_s),
-            send_s=average(lambda report: report.send_s),
-            wait_s=average(lambda report: report.wait_s),
+            images_per_s=images / step.step_s,
+            up_bytes=step.up_bytes,
+            down_bytes=step.down_bytes,
+            dense_bytes=step.dense_bytes,
+            step_s=step.step_s,
             decode_s=exchanged.decode_s,
-            update_s=taken.update_s,
-            eta_s=(job.last_step - taken.number) * self._step_s,
+            update_s=step.update_s,
+            eta_s=(job.last_step - step.number) * self._smoothed(step.step_s),
             exchange_s=exchanged.exchange_s,
             hidden_s=exchanged.hidden_s,
-            damping=taken.factor,
-            follow_s=average(lambda report: report.follow_s),
+            damping=step.factor,
             plan_since=job.plan.since,
-            asked=gradients.asked,
-            late=gradients.late,
-            lost=gradients.lost,
-            under_way=gradients.under_way,
-            images_asked=of_images.asked,
-            images_used=of_images.used,
-            images_late=of_images.late,
-            images_lost=of_images.lost,
-            images_refused=of_images.refused,
-            images_under_way=of_images.under_way,
-            refused=gradients.refused,
-            refused_from=[worker for worker, _ in gradients.refusals],
-            refused_for=[fault.value for _, fault in gradients.refusals],
-            slowest=taken.slowest,
-            slowness=taken.slowness,
+            slowest=step.slowest,
+            slowness=step.slowness,
+            **means(reports),
+            **gradient_fields(step.gradients or all_used(len(reports))),
+            **image_fields(step.images or all_used(round(images))),
         )
+
+    def _smoothed(self, step_s: float) -> float:
+        """Returns the exponential mean of the seconds of steps, this step included."""
+        past = self._step_s or step_s
+        self._step_s = SMOOTHING * past + (1 - SMOOTHING) * step_s
+        return self._step_s
+
+
+def means(reports: Sequence[Report]) -> dict[str, Any]:
+    """Returns the fields of a `StepDone` that are means over the reports."""
+    names = "loss", "compute_s", "encode_s", "send_s", "wait_s", "follow_s"
+    return {name: sum(getattr(report, name) for report in reports) / len(reports) for name in names}
+
+
+def gradient_fields(counts: GradientCounts) -> dict[str, Any]:
+    """Returns the fields of a `StepDone` that count gradients."""
+    return {
+        "asked": counts.asked,
+        "late": counts.late,
+        "lost": counts.lost,
+        "under_way": counts.under_way,
+        "refused": counts.refused,
+        "refused_from": [worker for worker, _ in counts.refusals],
+        "refused_for": [fault.value for _, fault in counts.refusals],
+    }
+
+
+def image_fields(counts: GradientCounts) -> dict[str, Any]:
+    """Returns the fields of a `StepDone` that count images."""
+    return {
+        "images_asked": counts.asked,
+        "images_used": counts.used,
+        "images_late": counts.late,
+        "images_lost": counts.lost,
+        "images_refused": counts.refused,
+        "images_under_way": counts.under_way,
+    }
 
 
 def all_used(count: int) -> GradientCounts:

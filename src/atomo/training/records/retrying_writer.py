@@ -1,8 +1,8 @@
-"""Writes that are tried again later: a run that cannot write trains on, and says so twice.
+"""Writes with later retries: a run that cannot write continues to train.
 
-Once when something can no longer be written, and once when it can again. Between two attempts it
-waits 1 s, then twice as long each time, up to a minute: a disk that is full for an hour costs sixty
-attempts, and one that is away for a moment costs a second.
+A record reports the first failure, and another the first success after failures. The delay between
+attempts begins with 1 s and doubles up to a minute: a disk that is full for an hour costs sixty
+attempts, and a short outage costs a second.
 """
 
 import time
@@ -23,26 +23,26 @@ LONGEST_S: Final = 60.0  # between two attempts
 
 @final
 class RetryingWriter:
-    """One thing that a run writes, and whether it can be written.
+    """Writer of one kind of file of a run, with the state of its retries.
 
     Args:
-        what: it is, as in "checkpoints"; a plural.
-        tell: gets a record when it begins to fail, and when it works again.
-        clock: seconds.
+        kind: the kind, a plural, as in "checkpoints".
+        tell: receives a record at the first failure, and at the next success.
+        clock: in seconds.
     """
 
     def __init__(
         self,
-        what: str,
+        kind: str,
         tell: Callable[[Storage], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.failures = 0
         """Attempts that failed so far."""
-        self._what, self._tell, self._clock = what, tell, clock
+        self._kind, self._tell, self._clock = kind, tell, clock
         self._since = self._next = self._delay_s = 0.0
-        self._row = 0  # failures since it last worked
-        self._why = ""  # the last one
+        self._row = 0  # failures since the last success
+        self._why = ""  # the reason of the last failure
 
     @property
     def works(self) -> bool:
@@ -51,14 +51,14 @@ class RetryingWriter:
 
     @property
     def due(self) -> bool:
-        """True if an attempt failed and it is time for another."""
+        """True if an attempt failed and another is due."""
         return not self.works and self._clock() >= self._next
 
     def attempt(self, write: Callable[[], object]) -> bool:
-        """Writes; returns False if that failed.
+        """Writes; returns False after a failure.
 
         Raises:
-            FolderTaken: another run has the folder, and nothing may be written there any more.
+            FolderTaken: another run owns the folder, and this run must not write there any more.
         """
         try:
             write()
@@ -71,15 +71,17 @@ class RetryingWriter:
         return True
 
     def insist(self, write: Callable[[], object], patience_s: float, wait: Wait) -> None:
-        """Writes what there is no later time for, and tries for `patience_s`.
+        """Writes, and retries for `patience_s`.
 
         Raises:
-            CheckpointError: it still cannot be written.
+            CheckpointError: all attempts failed.
         """
-        waited_s, begun = 0.0, self._clock()
+        waited_s, begun_s = 0.0, self._clock()
         while not self.attempt(write):
-            delay_s = min(self._delay_s, LONGEST_S / 12)  # ranks wait, so sooner than in training
-            if max(waited_s, self._clock() - begun) >= patience_s:
+            delay_s = min(
+                self._delay_s, LONGEST_S / 12
+            )  # shorter than in training: other ranks wait
+            if max(waited_s, self._clock() - begun_s) >= patience_s:
                 raise CheckpointError(f"{self._why}; tried for {patience_s:g} s")
             wait(delay_s)
             waited_s += delay_s
@@ -93,15 +95,15 @@ class RetryingWriter:
         self._next = now + self._delay_s
         if self._row == 1:
             self._since = now
-            self._say(works=False, text=f"{error}; training goes on, and it is tried again")
+            self._say(works=False, text=f"{error}; training continues, and tries again")
 
     def _worked(self) -> None:
         if self.works:
             return
         away_s, self._row, row = self._clock() - self._since, 0, self._row
         times = f"{row} attempt{'s' * (row > 1)} in {away_s:.1f} s"
-        self._say(works=True, text=f"{self._what} can be written again, after {times} that failed")
+        self._say(works=True, text=f"{self._kind} can be written again, after {times} that failed")
 
     def _say(self, *, works: bool, text: str) -> None:
-        with suppress(OSError):  # whoever shows it may have the same disk
-            self._tell(Storage(self._what, works, self.failures, text))
+        with suppress(OSError):  # the log may be on the same disk
+            self._tell(Storage(self._kind, works, self.failures, text))

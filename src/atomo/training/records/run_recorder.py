@@ -1,4 +1,4 @@
-"""The recorder of a run on rank 0: it keeps the folder, and tells events."""
+"""The recorder of a run on rank 0: writes the folder of the run, and reports events."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,12 +37,11 @@ NONE: Final = GradientCounts(asked=0, used=0, late=0, lost=0, under_way=0)
 
 @contextmanager
 def owned(folder: Path) -> Iterator[Ownership]:
-    """Holds the right to the folder of a run while the block runs; the folder is made if there is
-    none.
+    """Owns the folder of a run while the block runs; creates the folder if it does not exist.
 
     Raises:
-        CheckpointError: it cannot be made.
-        FolderTaken: another run has it.
+        CheckpointError: the folder cannot be created.
+        FolderTaken: another run owns the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +52,7 @@ def owned(folder: Path) -> Iterator[Ownership]:
         yield owner
 
 
-PATIENCE_S: Final = 60.0  # for what is written last; of a shorter --timeout, a third
+PATIENCE_S: Final = 60.0  # for the last writes; at most a third of --timeout
 
 
 @final
@@ -68,10 +67,10 @@ class Parts:
 
 @final
 class RunRecorder:
-    """The folder of a run, and what is said of it.
+    """Recorder of a run: its folder and its events.
 
-    Once steps are taken, what cannot be written ends nothing: a checkpoint is tried again after a
-    later step, with what there is by then.
+    After the first step, a failed write does not end the run: a checkpoint is tried again after a
+    later step, with the state of that step.
     """
 
     def __init__(
@@ -80,32 +79,32 @@ class RunRecorder:
         """Creates a recorder.
 
         Args:
-            job: whose folder it is.
-            tell: gets the events.
-            owner: the right to the folder, where this process has it already.
+            job: the training run.
+            tell: receives the events.
+            owner: the right to the folder, if this process has it already.
         """
         self._job, self._tell, self._owner = job, tell, owner
         self._folder = Path(job.settings.train_dir)
-        self._caution = next(at_start(job.settings), "")  # one is enough: the worst
+        self._caution = next(at_start(job.settings), "")  # only the worst
         self._monitor = DivergenceMonitor()
         self._checkpoints = RetryingWriter("checkpoints", tell)
         self._metrics, self._old = (
             RetryingWriter("metrics", tell),
             RetryingWriter("deletions", tell),
         )
-        self._rest = RetryingWriter("records of the run", tell)
-        self._needed = 0  # bytes, of a checkpoint
-        self._patience_s = min(PATIENCE_S, job.settings.timeout / 3)  # others wait for --timeout
+        self._records = RetryingWriter("records of the run", tell)
+        self._needed = 0  # bytes of a checkpoint
+        self._patience_s = min(PATIENCE_S, job.settings.timeout / 3)  # other ranks wait --timeout
 
     @property
     def failures(self) -> int:
         """Attempts to write that failed so far."""
-        outages = self._checkpoints, self._metrics, self._old, self._rest
-        return sum(outage.failures for outage in outages)
+        writers = self._checkpoints, self._metrics, self._old, self._records
+        return sum(writer.failures for writer in writers)
 
     @contextmanager
     def owning(self) -> Iterator[Ownership]:
-        """Has the folder to itself while its block runs."""
+        """Owns the folder while the block runs."""
         if self._owner is not None:
             yield self._owner
             return
@@ -115,31 +114,31 @@ class RunRecorder:
             self._owner = None
 
     def snapshot(self) -> Snapshot | None:
-        """Returns the checkpoint that the run goes on from; None if it starts anew.
+        """Returns the checkpoint that the run continues from; None for a new run.
 
         Raises:
-            CheckpointError: it cannot be read, or is of another run.
-            ConfigError: it was made with settings that this run contradicts.
+            CheckpointError: the checkpoint cannot be read, or is of another run.
+            ConfigError: the settings of the checkpoint contradict this run.
         """
-        found = self._found()
-        if found:
-            check_kept(self._job.workload.kept, found.config)
-        for state in found.workers if found else ():
+        snapshot = self._find_snapshot()
+        if snapshot:
+            check_kept(self._job.workload.kept, snapshot.config)
+        for state in snapshot.workers if snapshot else ():
             check_worker(state, self._job.model, kind_of(self._job.settings.memory))
-        return found
+        return snapshot
 
-    def _found(self) -> Snapshot | None:
+    def _find_snapshot(self) -> Snapshot | None:
         again = self._job.again
         if again is None:
             return find_snapshot(self._job.settings, lambda why: self._tell(Caution(why)))
-        # There may be later ones, of a run that lay here before.
+        # The folder may have later checkpoints of an earlier run.
         return snapshot_of(self._job.settings, self._folder, again.step - 1)
 
     @contextmanager
     def logging(self, step: int) -> Iterator[Callable[[StepDone], None]]:
-        """Takes in the steps after `step` while its block runs."""
-        if self._job.again:  # steps were taken: nothing ends for a record
-            self._rest.attempt(self._record)
+        """Yields a function that records the steps after `step`, while the block runs."""
+        if self._job.again:  # after the first step a failed write does not end the run
+            self._records.attempt(self._record)
         else:
             self._record()
         with self._log(step) as log:
@@ -159,23 +158,23 @@ class RunRecorder:
         return MetricsLog(self._folder, step + 1, self._metrics, self._patience_s)
 
     def _record(self) -> None:
-        """Writes what the run is."""
-        unfinish(self._folder)  # not before: a refused resume leaves the folder as it was
+        """Writes the settings and the plan of the run."""
+        unfinish(self._folder)  # only now: a refused resume must not change the folder
         keep_settings(self._folder, self._job.settings)
         keep_plan(self._folder, self._job.plan)
 
     @property
     def tries_again(self) -> bool:
-        """True if the last checkpoint failed, and it is time for another attempt."""
+        """True if the last checkpoint failed, and another attempt is due."""
         return self._checkpoints.due
 
     def save(self, step: int, parts: Callable[[], Parts]) -> bool:
-        """Writes a checkpoint, if it can; whether it could.
+        """Writes a checkpoint, if possible; returns True on success.
 
         Args:
-            step: after which.
-            parts: makes what it has, where there is hope; the buffers of the model are then the
-                mean of those of the workers.
+            step: the last finished step.
+            parts: returns the content, and is called only if the folder can be written. The
+                buffers of the model become the mean of the workers' buffers.
 
         Raises:
             FolderTaken: another run has the folder.
@@ -186,10 +185,10 @@ class RunRecorder:
         return written
 
     def save_last(self, step: int, parts: Parts) -> None:
-        """Writes the checkpoint that there is no later one for.
+        """Writes the last checkpoint of the run.
 
         Raises:
-            CheckpointError: it still cannot be written after a minute of trying.
+            CheckpointError: all attempts of a minute failed.
         """
         self._checkpoints.insist(
             lambda: self._write(step, lambda: parts), self._patience_s, time.sleep
@@ -203,16 +202,17 @@ class RunRecorder:
     def _write(self, step: int, parts: Callable[[], Parts]) -> None:
         if self._checkpoints.works:
             self._check()
-        else:  # before states are gathered for nothing
+        else:  # before the costly collection of states
             self._probe(step)
-        made = parts()
-        buffers, states = list(kept_buffers(self._job.model)), made.workers
+        content = parts()
+        buffers, states = list(kept_buffers(self._job.model)), content.workers
         means = {n: mean([state[BUFFER + n] for state in states], len(states)) for n in buffers}
         config = {**record(self._job.settings), **self._job.workload.kept}
-        model = {**made.model, **means}
-        tensors = (model, made.optimizer, *states)
-        self._needed = sum(held.nbytes for part in tensors for held in part.values())
-        manifest = write(self._folder, Snapshot(step, model, made.optimizer, tuple(states), config))
+        model = {**content.model, **means}
+        tensors = (model, content.optimizer, *states)
+        self._needed = sum(tensor.nbytes for part in tensors for tensor in part.values())
+        snapshot = Snapshot(step, model, content.optimizer, tuple(states), config)
+        manifest = write(self._folder, snapshot)
         self._tell(Saved(step, str(manifest)))
 
     def _probe(self, step: int) -> None:
@@ -224,7 +224,7 @@ class RunRecorder:
             self._owner.check()
 
     def _prune(self, step: int) -> None:
-        """Deletes old checkpoints, if it can."""
+        """Deletes old checkpoints, if possible."""
         if keep := self._job.settings.keep_checkpoints:
             self._old.attempt(lambda: prune(self._folder, step, keep))
 
@@ -238,24 +238,24 @@ class RunRecorder:
         """Marks the run as finished, unless it only pauses.
 
         Args:
-            step: the last one.
-            reason: why there are no more.
-            gradients: what became of those that were under way then, and counted in no step.
-            images: the same of theirs.
+            step: the last step.
+            reason: of the end.
+            gradients: the counts of gradients that were still under way, and counted in no step.
+            images: the counts of their images.
 
         Raises:
-            CheckpointError: the mark still cannot be written after a minute of trying.
+            CheckpointError: all attempts of a minute to write the marker failed.
         """
         if reason == DRIFTED:
             return
         mark = partial(finish, self._folder, step, reason)
-        self._rest.insist(mark, self._patience_s, time.sleep)
-        books = gradients.late, gradients.lost, images.late, images.lost
+        self._records.insist(mark, self._patience_s, time.sleep)
+        counts = gradients.late, gradients.lost, images.late, images.lost
         refused = gradients.refused, images.refused
-        self._tell(Ended(step, reason, *books, *refused))
+        self._tell(Ended(step, reason, *counts, *refused))
 
     def _begin(self, first_step: int) -> None:
-        """Says what begins: the run, or what a probe in the middle of it came to."""
+        """Reports the start of the run, or the result of a probe during the run."""
         if self._job.again:
             self._tell(self._job.again)
             return

@@ -1,4 +1,4 @@
-"""Steps of a run as metrics.jsonl keeps them, read back and checked: the file may be anyone's."""
+"""Steps of a run in metrics.jsonl, read and checked: the file may be untrusted."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,11 +16,11 @@ LAST_STEP: Final = 2**63 - 1
 def step_lines(
     folder: Path, names: Iterable[str], optional: Iterable[str] = ()
 ) -> list[Mapping[str, Any]]:
-    """Returns the steps of a run, none where it has no file of them.
+    """Returns the steps of a run; an empty list without a file.
 
     Args:
         folder: of the run.
-        names: numbers that each step has beside its own.
+        names: numbers that each step has in addition to `step`.
         optional: numbers that a step may lack.
 
     Raises:
@@ -38,7 +38,7 @@ def step_lines(
 def checked_step(
     record: object, names: Iterable[str], optional: Iterable[str]
 ) -> Mapping[str, Any]:
-    """Returns a record that is a step. Raises ValueError for any other."""
+    """Returns a record after a check that it is a step. Raises ValueError for any other."""
     if not isinstance(record, Mapping):
         raise ValueError("not a JSON object")
     whole_in(record, "step", LAST_STEP)
@@ -48,21 +48,21 @@ def checked_step(
 
 
 def number_in(record: Mapping[str, Any], name: str) -> float:
-    """Returns a number of a record. Raises ValueError where it is none, or is not finite."""
+    """Returns a number of a record. Raises ValueError if it is missing, or is not finite."""
     value: Any = record.get(name)
     if type(value) not in (int, float) or not abs(value) < MOST:
         raise ValueError(f"{name} is {shown(value)}, not a number within {MOST:g}")
     return float(value)
 
 
-def whole_in(record: Mapping[str, Any], name: str, most: int) -> int:
-    """Returns a whole number from 0 of a record. Raises ValueError where it is none."""
+def whole_in(record: Mapping[str, Any], name: str, maximum: int) -> int:
+    """Returns a whole number from 0 of a record. Raises ValueError if it is not one."""
     value: Any = record.get(name)
-    if type(value) is not int or not 0 <= value <= most:
-        raise ValueError(f"{name} is {shown(value)}, not a whole number from 0 to {most}")
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise ValueError(f"{name} is {shown(value)}, not a whole number from 0 to {maximum}")
     return value
 
 
 def shown(value: object) -> str:
-    """Returns a value in few characters: Python writes no number of thousands of digits."""
+    """Formats a value in few characters: Python refuses to format a number of 5000 digits."""
     return "a large number" if type(value) is int and abs(value) > LAST_STEP else f"{value!r:.60}"

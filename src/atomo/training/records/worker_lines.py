@@ -1,4 +1,4 @@
-"""Lines about each worker's step as the published ATOMO printed them, for parsers written for it.
+"""Lines about each worker's step in the format of the published ATOMO, for its parsers.
 
     Worker: 1, Step: 7, Epoch: 0 [384/1437 (27%)], Loss: 0.5123, Time Cost: 0.0412, ...
 
@@ -15,11 +15,11 @@ from atomo.training.job.job import Job
 __all__ = ["WorkerLines", "say_line"]
 
 MEGABYTE: Final = 1024.0**2
-NOTHING: Final = float("nan")  # of a task that has no such metric
+NOTHING: Final = float("nan")  # for a task without the metric
 
 
 def say_line(line: str) -> None:
-    """Prints a line in one write, so that those of several ranks never mix."""
+    """Prints a line in one write, so that the lines of several ranks never mix."""
     os.write(1, f"{line}\n".encode())
 
 
@@ -34,21 +34,21 @@ class WorkerLines:
     def tell(
         self, step: int, report: Report, metrics: Mapping[str, float], step_s: float, sent: int
     ) -> None:
-        """Says what a step came to.
+        """Prints the line of a step.
 
         Args:
-            step: its number.
-            report: what the worker measured.
-            metrics: of its batch, fractions.
-            step_s: all of its time.
+            step: number of the step.
+            report: of the worker.
+            metrics: of the batch, as fractions.
+            step_s: seconds of the step.
             sent: bytes.
         """
         if self.wanted:
-            told = f"Worker: {self._worker}, Step: {step}, {self._place(step)}, "
-            told += f"Loss: {report.loss:.4f}, Time Cost: {step_s:.4f}, "
-            told += f"Comp: {report.compute_s:.4f}, Encode: {report.encode_s: .4f}, "
-            told += f"Comm: {report.send_s: .4f}, Msg(MB): {sent / MEGABYTE: .4f}, "
-            self._say(told + precision(metrics))
+            line = f"Worker: {self._worker}, Step: {step}, {self._place(step)}, "
+            line += f"Loss: {report.loss:.4f}, Time Cost: {step_s:.4f}, "
+            line += f"Comp: {report.compute_s:.4f}, Encode: {report.encode_s: .4f}, "
+            line += f"Comm: {report.send_s: .4f}, Msg(MB): {sent / MEGABYTE: .4f}, "
+            self._say(line + precision(metrics))
 
     def _place(self, step: int) -> str:
         """Returns the place of a step in its epoch; epochs count from 0."""

@@ -1,4 +1,4 @@
-"""Batches for a device: made there where the samples fit, else on the host while it computes."""
+"""Batches for a device, made there if the samples fit, else on the host during the last pass."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,38 +21,38 @@ Order = tuple[Int64[Tensor, " b"], int]
 class Feed:
     """The batches of one worker.
 
-    On the CPU a batch is made when it is asked for: nothing is won where the same cores compute.
-    For a device one is made ahead, in a thread, and goes there through pinned memory, unless the
-    samples lie on it already.
+    On the CPU a batch is made on request: the same cores compute the passes, so that a thread would
+    gain nothing. For a device, a thread makes the next batch ahead, and pinned memory moves it to
+    the device, unless the device has the samples already.
     """
 
     def __init__(self, samples: Samples, device: torch.device) -> None:
         self._device = device
         self._samples = samples if device.type == "cpu" else samples.on(device)
-        self._there = self._samples is not samples
-        self._maker = ThreadPoolExecutor(1, "feed")  # starts with the first batch that is ahead
-        self._coming: tuple[Order, Future[Batch]] | None = None
+        self._on_device = self._samples is not samples
+        self._maker = ThreadPoolExecutor(1, "feed")  # its thread starts with the first batch
+        self._ahead: tuple[Order, Future[Batch]] | None = None
 
     def batch(self, order: Order, following: Callable[[], Order | None]) -> Batch:
         """Returns a batch on the device.
 
         Args:
-            order: what it is.
-            following: says what will be asked for next; None: nobody knows.
+            order: of this batch.
+            following: returns the order of the next batch, or None if it is unknown.
         """
         if self._device.type == "cpu":
             return self._made(order)
-        if self._there:
+        if self._on_device:
             indices, seed = order
             return self._samples.batch(to_device(indices, self._device), seed)
-        coming, self._coming = self._coming, None
-        # Another one than was foreseen: workers were lost, and this one has more samples.
-        if coming is None or not same(coming[0], order):
-            coming = order, self._maker.submit(self._made, order)
-        found = coming[1].result()
-        if (ahead := following()) is not None:
-            self._coming = ahead, self._maker.submit(self._made, ahead)
-        return found.to(self._device)
+        ahead, self._ahead = self._ahead, None
+        # The order changes if workers were lost and this worker has more samples.
+        if ahead is None or not same(ahead[0], order):
+            ahead = order, self._maker.submit(self._made, order)
+        made = ahead[1].result()
+        if (upcoming := following()) is not None:
+            self._ahead = upcoming, self._maker.submit(self._made, upcoming)
+        return made.to(self._device)
 
     def close(self) -> None:
         """Ends the feed after the last batch."""
@@ -62,6 +62,6 @@ class Feed:
         return self._samples.batch(*order)
 
 
-def same(one: Order, other: Order) -> bool:
+def same(first: Order, second: Order) -> bool:
     """Returns True if two orders are for the same batch."""
-    return one[1] == other[1] and one[0].equal(other[0])
+    return first[1] == second[1] and first[0].equal(second[0])

@@ -1,7 +1,6 @@
 """The forward and the backward pass of one worker's step, over its own samples.
 
-Everything random about them derives from (seed, step, worker), so that a worker has no random state
-to save.
+All random numbers of a pass derive from (seed, step, worker): a worker has no random state to save.
 """
 
 import math
@@ -37,17 +36,16 @@ class Outcome:
     """Loss, counts and metrics of one worker's passes, beside the gradient."""
 
     loss: float  # mean over its samples
-    correct: float  # samples that are right, in whole or in part
+    correct: float  # correct samples; a sample may be correct in part
     samples: float
-    square: float  # squared norm of the gradient, where steps are damped by it; else 0
-    metrics: Mapping[str, float] = field(
-        default_factory=dict
-    )  # of the batch, where lines show them
+    square: float  # squared norm of the gradient if noise damping needs it; else 0
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of the batch, if log lines show them."""
 
 
 @final
 class ForwardBackward:
-    """Computes gradients of a model at the weights that it has, bucket by bucket."""
+    """Computes gradients of a model at its current weights, bucket by bucket."""
 
     def __init__(
         self,
@@ -61,30 +59,30 @@ class ForwardBackward:
         """Creates the passes of one worker.
 
         Args:
-            job: what is trained; its model goes to `device`.
-            worker: 1..workers; it says which samples are its own.
-            device: where the passes are computed.
-            push: takes each bucket during the backward pass, as soon as its gradient is complete,
-                and may change it in place.
-            whole: called once every bucket was pushed, where that is of use.
-            rows: gets the gradients of embeddings that whoever takes the buckets reads by rows;
-                None: it reads none.
+            job: the training run; its model moves to `device`.
+            worker: number of the worker, from 1; determines its samples.
+            device: of the passes.
+            push: receives each bucket during the backward pass, as soon as its gradient is
+                complete, and may change it in place.
+            whole: called after the last bucket was pushed.
+            rows: receives the gradients of embeddings as rows; None: all gradients are dense.
         """
         self.model = job.model.to(device).train()
         self.weights = flatten(self.model, job.buckets)
-        """All parameters, which are views of it."""
+        """All weights in one flat tensor; the model's parameters are views of it."""
         self._job, self.worker, self._device = job, worker, device
         self._push, self._whole = push, whole
         self._shard = job.shard(worker)
         self._feed = Feed(job.workload.train, device)
         stay = frozenset[str]() if rows is None else apart(self.model, job.buckets)
         self._gradients = Gradients(self.model, job.buckets, self._take, rows, stay)
-        every = job.settings.dump_every if worker == 1 else 0
-        self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", every)
+        dump_every = job.settings.dump_every if worker == 1 else 0
+        self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", dump_every)
         self._step = 0
-        self._norms: list[Tensor] = []  # of this step's buckets, where steps are damped by them
-        self._loss: AsyncScalars | None = None  # until somebody had a look
-        self._looks_late = device.type != "cpu"  # once the backward pass is under way
+        self._norms: list[Tensor] = []  # of this step's buckets if noise damping needs them
+        self._loss: AsyncScalars | None = None  # a loss that is not yet checked
+        # A GPU's loss is read after the launch of the backward pass: reading waits for the device.
+        self._looks_late = device.type != "cpu"
         self._scale = LossScale() if job.settings.precision == "fp16" else None
         self._scores = job.task.scores_training and job.settings.log_format == "atomo"
         self._scorer: Scorer | None = None
@@ -109,10 +107,11 @@ class ForwardBackward:
                 self._hand_over(bucket, flat)
             self._whole()
         self._dump.finish(step)
-        loss, right, samples = (sum(one) for one in zip(*passed, strict=True))
+        loss, right, samples = (sum(column) for column in zip(*passed, strict=True))
         metrics = {} if self._scorer is None else self._scorer.values()
         square = sum((norm**2 for norm in AsyncScalars(*self._norms).values()), 0.0)
-        if not math.isfinite(square):  # of entries that are: the master would refuse the report
+        # The entries are finite, but a square may overflow: the master would refuse the report.
+        if not math.isfinite(square):
             raise self._diverged(f"the gradient of worker {self.worker} at step {step} is too long")
         return Outcome(loss, right, samples, square, metrics)
 
@@ -122,11 +121,11 @@ class ForwardBackward:
         self._feed.close()
 
     def share(self, workers: Sequence[int]) -> None:
-        """Divides the samples of a step among these workers, of which this is one, from now on."""
+        """Divides the samples of all later steps among these workers, this worker included."""
         self._shard.divide(workers.index(self.worker), len(workers))
 
     def _attempt(self, parts: Sequence[Int64[Tensor, " _"]]) -> list[tuple[float, float, float]]:
-        """Computes the gradient of all batches; what each came to."""
+        """Computes the gradient of all batches; returns their losses, correct samples, samples."""
         torch.manual_seed(derive(self._job.settings.seed, "dropout", self._step, self.worker))
         if self._scale is not None:
             self._scale.begin()
@@ -135,8 +134,8 @@ class ForwardBackward:
         return [self._pass(place, parts) for place in range(len(parts))]
 
     def _pass(self, place: int, parts: Sequence[Int64[Tensor, " _"]]) -> tuple[float, float, float]:
-        """Runs forward and backward for one of some batches; returns its part of the loss, its
-        samples, and how many are right.
+        """Runs forward and backward for one of several batches; returns its part of the loss, its
+        correct samples and its samples.
         """
         batch, objective, of = self._batch(place, parts), self._job.workload.objective, len(parts)
         with forward_in(self._job.settings.precision, self._device):
@@ -156,7 +155,7 @@ class ForwardBackward:
         return value, correct, float(len(batch))
 
     def _check_loss(self) -> None:
-        """Raises Diverged where the loss is not finite: before anything of its gradient is sent."""
+        """Raises Diverged if the loss is not finite, before any of its gradient is sent."""
         look, self._loss = self._loss, None
         if look is not None and not math.isfinite(value := look.values()[0]):
             at = f"worker {self.worker} at step {self._step}"
@@ -167,9 +166,9 @@ class ForwardBackward:
             if place + 1 < len(parts):
                 return self._order(parts[place + 1], self._step)
             step = self._step + 1
-            return self._order(in_batches(self._shard.indices(step), most)[0], step)
+            return self._order(in_batches(self._shard.indices(step), batch_size)[0], step)
 
-        most = self._job.settings.batch_size
+        batch_size = self._job.settings.batch_size
         return self._feed.batch(self._order(parts[place], self._step), following)
 
     def _order(self, indices: Int64[Tensor, " b"], step: int) -> Order:
@@ -177,14 +176,14 @@ class ForwardBackward:
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Says why a codec cannot carry the gradient, where that is because the run diverges."""
+        """Replaces a CodecError by Diverged if the gradient is not finite."""
         try:
             yield
         except CodecError as error:
             if self._gradients.are_finite():
                 raise
-            what = f"the gradient of worker {self.worker} at step {self._step}"
-            raise self._diverged(f"{what} is no longer finite") from error
+            name = f"the gradient of worker {self.worker} at step {self._step}"
+            raise self._diverged(f"{name} is no longer finite") from error
 
     def _take(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         """Takes a complete bucket."""
@@ -197,15 +196,15 @@ class ForwardBackward:
         self._check_loss()
         self._dump.add(bucket, flat, self._step)
         if self._job.damps_at(self._step):
-            self._norms.append(flat.norm())  # now: encoding uses it up
+            self._norms.append(flat.norm())  # before encoding, which changes the bucket
         self._push(bucket, flat)
 
-    def _diverged(self, what: str) -> Diverged:
-        return Diverged(f"{what}; {likely(self._job.settings)}; the last checkpoint is kept")
+    def _diverged(self, finding: str) -> Diverged:
+        return Diverged(f"{finding}; {likely(self._job.settings)}; the last checkpoint is kept")
 
 
-def in_batches(indices: Int64[Tensor, " n"], most: int) -> Sequence[Int64[Tensor, " _"]]:
+def in_batches(indices: Int64[Tensor, " n"], batch_size: int) -> Sequence[Int64[Tensor, " _"]]:
     """Splits samples into as few batches of at most `most` as possible, of equal size or nearly: so
     each batch weighs the same.
     """
-    return torch.tensor_split(indices, -(-len(indices) // most))
+    return torch.tensor_split(indices, -(-len(indices) // batch_size))

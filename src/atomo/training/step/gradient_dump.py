@@ -1,4 +1,4 @@
-"""Gradients on disk, every so many steps of a run, for `atomo inspect`."""
+"""Files of gradients, every few steps of a run, for `atomo inspect`."""
 
 import sys
 from pathlib import Path
@@ -19,22 +19,22 @@ __all__ = ["GradientDump"]
 
 @final
 class GradientDump:
-    """Writes one worker's gradients, before memory and codec have touched them."""
+    """Writer of one worker's gradients, as they are before memory and codec change them."""
 
-    def __init__(self, folder: Path, every: int) -> None:
-        self._folder, self._every = folder, every
+    def __init__(self, folder: Path, period: int) -> None:
+        self._folder, self._every = folder, period
         self._gradient: dict[str, Tensor] = {}
-        self._outage = RetryingWriter("gradients", lambda told: say(told.text))
+        self._outage = RetryingWriter("gradients", lambda event: say(event.text))
 
     def add(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> None:
-        """Takes in one bucket of a step."""
+        """Copies one bucket of a step."""
         if self._every and step % self._every == 0:
             for slot in bucket.slots:
                 view = flat[slot.start : slot.stop].view(slot.shape)
                 self._gradient[slot.name] = view.cpu().clone()
 
     def finish(self, step: int) -> None:
-        """Writes the step, if it is one of those. One that cannot be written is left out."""
+        """Writes the gradient of the step, if due; a gradient that cannot be written is skipped."""
         if self._gradient:
             self._outage.attempt(lambda: self._write(step))
         self._gradient = {}
@@ -49,5 +49,5 @@ class GradientDump:
 
 
 def say(text: str) -> None:
-    """Tells a person: a worker has nobody else."""
+    """Prints a caution to stderr: a worker has no event log."""
     sys.stderr.write(f"storage: {visible(text)}\n")

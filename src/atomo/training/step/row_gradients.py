@@ -13,10 +13,10 @@ BY_FRAMES: Final = frozenset({PARAMETER_SERVER, "Allgather"})  # a frame of each
 
 
 def row_gradients(job: Job) -> dict[str, RowGradient] | None:
-    """Returns a place for these gradients, by parameter; None if the whole gradient is needed.
+    """Returns an empty mapping for these gradients, by parameter; None if all must be dense.
 
-    That is who needs its norm, or a scale that all workers agree on, before anything is encoded;
-    who adds gradients up before they are decoded; and who writes them down.
+    The gradient must be dense if encoding first needs its norm or a scale of all workers, if
+    payloads are summed before they are decoded, in fp16, and for a gradient dump.
     """
     s = job.settings
     memory = make_memory(s.memory, s.momentum_of_sgd, s.nesterov, s.workers)

@@ -1,4 +1,4 @@
-"""A real gradient to look at, from a short run in this process."""
+"""A real gradient to inspect, from a short run in this process."""
 
 from pathlib import Path
 

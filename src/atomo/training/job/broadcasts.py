@@ -1,4 +1,4 @@
-"""Values that rank 0 gives all other ranks before the first step or between two, as JSON."""
+"""Broadcasts of JSON values from rank 0, before the first step or between two steps."""
 
 import json
 from typing import Any
@@ -10,20 +10,20 @@ from atomo.exchange.collectives.hosts import host_names
 from atomo.exchange.states import receive_state, scatter_states
 from atomo.transports import Transport
 
-__all__ = ["hear", "names_of_hosts", "tell"]
+__all__ = ["broadcast_json", "names_of_hosts", "receive_json"]
 
 
-def tell(transport: Transport, values: object) -> None:
+def broadcast_json(transport: Transport, values: object) -> None:
     """Sends the same values from rank 0 to every other rank."""
-    told = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
-    scatter_states(transport, [{"told": told}] * transport.size, 0)
+    text = torch.frombuffer(bytearray(json.dumps(values).encode()), dtype=torch.uint8)
+    scatter_states(transport, [{"told": text}] * transport.size, 0)
 
 
-def hear(transport: Transport, timeout_s: float) -> dict[str, Any]:
+def receive_json(transport: Transport, timeout_s: float) -> dict[str, Any]:
     """Receives the values of rank 0.
 
     Raises:
-        DeadlineExpired: nothing came.
+        DeadlineExpired: the values did not arrive in time.
     """
     values: dict[str, Any] = json.loads(
         receive_state(transport, timeout_s).state["told"].numpy().tobytes()

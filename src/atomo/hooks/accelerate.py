@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate, and the Trainer of transformers, which is made of it."""
+"""The hook in Hugging Face Accelerate, which the Trainer of transformers uses too."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from atomo.errors import ConfigError
 from atomo.hooks.attachment import HookAttachment, warn_of_nothing
 from atomo.hooks.option_checks import check_accelerator
 from atomo.hooks.options import HookOptions, takes_options
-from atomo.hooks.recipe_coding import config_of
+from atomo.hooks.resolve_options import config_of
 from atomo.hooks.states.rank_files import exists, load_ranks, save_rank
 
 __all__ = ["accelerate_hook", "attach_to", "load_folder", "save_folder"]
@@ -69,15 +69,15 @@ def accelerate_hook(
 def attach_to(
     accelerator: Any, attachment: HookAttachment, optimizers: Callable[[], Sequence[object]]
 ) -> None:
-    """Has an Accelerator attach an attachment to the models that it prepares, and save its state.
+    """Registers an attachment: for the models that an Accelerator prepares, and its checkpoints.
 
     Args:
-        accelerator: whose processes average.
-        attachment: for its models.
-        optimizers: those that there are when a model is prepared.
+        accelerator: the Accelerator of the processes that average.
+        attachment: hooks the models, and has their states.
+        optimizers: returns the optimizers that exist when a model is prepared.
 
     Raises:
-        ConfigError: as of `accelerate_hook`.
+        ConfigError: as from `accelerate_hook`.
     """
     check(accelerator)
     accelerator.ddp_handler = Handler(accelerator, attachment, optimizers)
@@ -93,7 +93,7 @@ def attach_to(
 
 
 def check(accelerator: Any) -> None:
-    """Raises ConfigError where the hook would not be called, or not alone."""
+    """Raises ConfigError if the hook would not be called, or if there is another hook."""
     kind = accelerator.distributed_type.value
     if kind != "NO" and not kind.startswith("MULTI_"):
         raise ConfigError(
@@ -101,23 +101,24 @@ def check(accelerator: Any) -> None:
             "DistributedDataParallel: launch it without FSDP, DeepSpeed and Megatron-LM"
         )
     launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if kind == "NO" and launched > 1:  # each would train alone, and nothing would say so
+    if kind == "NO" and launched > 1:  # each would train alone, without an error
         raise ConfigError(
-            f"{launched} processes were launched, and the Accelerator is one alone: without a GPU "
-            "make it by Accelerator(cpu=True)"
+            f"{launched} processes were launched, and the Accelerator has one: without a GPU "
+            "create it by Accelerator(cpu=True)"
         )
-    if accelerator._models:  # the only place where it says so
+    if accelerator._models:  # no public attribute has them
         raise ConfigError("call accelerate_hook before accelerator.prepare: models have no hook")
-    given = accelerator.ddp_handler
-    if isinstance(given, Handler) or (given is not None and given.comm_hook.value != "no"):
+    handler = accelerator.ddp_handler
+    if isinstance(handler, Handler) or (handler is not None and handler.comm_hook.value != "no"):
         raise ConfigError("the Accelerator's DistributedDataParallel has a hook already: give one")
 
 
 @final
 class Handler:
-    """Stands where an Accelerator has its `DistributedDataParallelKwargs`, whose hooks are an enum.
+    """Replacement for the `DistributedDataParallelKwargs` of an Accelerator.
 
-    An Accelerator finds handlers by their exact class, so that no subclass of it would be taken.
+    The hooks of that class are an enum, which cannot be extended. A subclass is no solution: an
+    Accelerator finds handlers by their exact class.
     """
 
     def __init__(
@@ -127,25 +128,25 @@ class Handler:
         optimizers: Callable[[], Sequence[object]],
     ) -> None:
         self._accelerator, self._attachment, self._optimizers = accelerator, attachment, optimizers
-        self._given = accelerator.ddp_handler
+        self._replaced = accelerator.ddp_handler
 
     def to_kwargs(self) -> dict[str, Any]:
         """Returns the arguments for DistributedDataParallel."""
-        return {} if self._given is None else dict(self._given.to_kwargs())
+        return {} if self._replaced is None else dict(self._replaced.to_kwargs())
 
     def register_comm_hook(self, model: DistributedDataParallel) -> None:
-        """Attaches the hook to a model that was wrapped; Accelerate calls it for each."""
+        """Attaches the hook to a wrapped model; Accelerate calls this for each model."""
         self._attachment.attach(model, self._accelerator.scaler, self._optimizers())
 
 
 def save_folder(attachment: HookAttachment, folder: Path) -> None:
-    """Writes what this rank keeps of each model."""
+    """Writes the memories of this rank, a file for each model."""
     for number, exchange in enumerate(attachment.exchanges):
         save_rank(exchange, folder, number)
 
 
 def load_folder(attachment: HookAttachment, folder: Path) -> None:
-    """Reads what was kept; from a checkpoint without compression, nothing was."""
+    """Loads the memories of this rank; warns if the checkpoint has none."""
     for number, exchange in enumerate(attachment.exchanges):
         if exists(folder, number):
             load_ranks(exchange, folder, number)

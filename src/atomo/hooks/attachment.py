@@ -1,4 +1,4 @@
-"""The hook, at whatever models a framework wraps in DistributedDataParallel."""
+"""Attachment of hooks to the models that a framework wraps in DistributedDataParallel."""
 
 import warnings
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.ddp import ADVICE, averaged_by, hook_of
 from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.momentum_transfer import (
-    given_optimizers,
+    as_optimizers,
     inner_optimizer,
     move_momentum,
 )
@@ -27,7 +27,7 @@ __all__ = ["HookAttachment", "warn_of_nothing"]
 @final
 @dataclass(frozen=True)
 class AttachedModel:
-    """A wrapped model, and the averages of its gradients."""
+    """A wrapped model, and the exchange of its gradients."""
 
     model: nn.Module
     exchange: Exchange
@@ -40,25 +40,26 @@ class HookAttachment:
     def __init__(
         self, config: HookConfig, timeout_s: float | None, optimizer: object = None
     ) -> None:
-        """Makes an attachment without models yet.
+        """Creates an attachment without models.
 
         Args:
             config: how gradients are averaged.
             timeout_s: the longest wait for another rank, seconds.
-            optimizer: whose momentum moves into the memory; None: those that the framework has.
+            optimizer: its momentum moves to the memory; None: that of the optimizers of the
+                framework.
 
         Raises:
-            ConfigError: settings contradict each other.
+            ConfigError: options contradict each other.
         """
         config.check()
         check_timeout(timeout_s)
         self._config, self._timeout_s = config, timeout_s
-        self._given = given_optimizers(config, optimizer)
+        self._optimizers = as_optimizers(config, optimizer)
         self._attached: list[AttachedModel] = []
 
     @property
     def exchanges(self) -> list[Exchange]:
-        """The exchange of each model, in the order in which they were wrapped."""
+        """The exchange of each model, in the order in which the models were wrapped."""
         return [attached.exchange for attached in self._attached]
 
     def attach(
@@ -67,20 +68,22 @@ class HookAttachment:
         scaler: GradScaler | None,
         optimizers: Iterable[object] = (),
     ) -> Exchange:
-        """Hooks a model; every rank does so, in the same order. What it kept before, it keeps.
+        """Attaches a hook to a model. All ranks attach the same models, in the same order.
+
+        If the model had a hook already, the new hook continues from its state.
 
         Args:
-            ddp: the model.
-            scaler: of the loss.
-            optimizers: those that the framework has, of this model or another.
+            ddp: the wrapped model.
+            scaler: the gradient scaler of the loss.
+            optimizers: the optimizers of the framework, for this model or another.
 
         Raises:
-            ConfigError: as of `ddp_hook`.
+            ConfigError: as from `ddp_hook`.
         """
         skips = scaler is not None and scaler.is_enabled()
         config = replace(self._config, skips=skips)
         if any(attached.model is ddp.module for attached in self._attached):
-            # The memory that was given is the first hook's, and its state goes on in another.
+            # The memory object belongs to the first hook; a new one continues from its state.
             config = replace(config, memory=config.memory_spec)
         movable, advice = self._movable(ddp, optimizers)
         enabled = scaler if skips else None
@@ -97,35 +100,33 @@ class HookAttachment:
     def _movable(
         self, ddp: DistributedDataParallel, optimizers: Iterable[object]
     ) -> tuple[list[Optimizer], str]:
-        """Returns the optimisers whose momentum may move, and a warning if there are none."""
-        if self._given or self._config.momentum:
-            return self._given, ADVICE
+        """Returns the optimizers with movable momentum, and the advice of a warning otherwise."""
+        if self._optimizers or self._config.momentum:
+            return self._optimizers, ADVICE
         parameters = averaged_by(ddp).values()
         try:
-            found = [inner_optimizer(one) for one in optimizers]
-            own = [one for one in found if steps(one, parameters)]
+            inner = [inner_optimizer(optimizer) for optimizer in optimizers]
+            own = [optimizer for optimizer in inner if steps(optimizer, parameters)]
             move_momentum(self._config, own, parameters)
         except ConfigError as error:
             if self._config.recipe:
                 raise
-            # Nobody asked for it: training goes on.
+            # The transfer is a default, so training continues without it.
             return [], f"it does not move into the memory: {error}"
         return own, ADVICE
 
     def at_rate(self, rate: float) -> None:
-        """Tells the learning rate of the next step to memories in units of the update."""
+        """Passes the learning rate of the next step to memories in units of the update."""
         for exchange in self.exchanges:
             exchange.at_rate(rate)
 
 
 def steps(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
-    """True if an optimiser steps one of these parameters."""
-    stepped = {one for group in optimizer.param_groups for one in group["params"]}
+    """True if an optimizer steps at least one of these parameters."""
+    stepped = {parameter for group in optimizer.param_groups for parameter in group["params"]}
     return not stepped.isdisjoint(parameters)
 
 
-def warn_of_nothing(where: object) -> None:
-    """Warns that a checkpoint knows of no compression."""
-    warnings.warn(
-        f"{where} was saved without compression: memories begin with nothing", stacklevel=3
-    )
+def warn_of_nothing(checkpoint: object) -> None:
+    """Warns that a checkpoint has no memories."""
+    warnings.warn(f"{checkpoint} was saved without compression: memories start empty", stacklevel=3)

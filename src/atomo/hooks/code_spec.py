@@ -43,9 +43,8 @@ class CodeSpec:
 def reduction_of(codec: Codec[Any], *, remembers: bool) -> ReductionType:
     """Returns the cheapest reduction of a codec.
 
-    What nothing is dropped of is summed as it is, unless a memory holds something to be sent with
-    it. Payloads that add up are summed, since the residual does not depend on who sums them. All
-    others are gathered.
+    Without loss and without a memory, gradients are summed as they are. Payloads that can be summed
+    are summed, since the residual does not depend on who sums them. All others are gathered.
     """
     if Law.LOSSLESS in codec.laws and not remembers:
         return DenseAllreduce
@@ -55,18 +54,18 @@ def reduction_of(codec: Codec[Any], *, remembers: bool) -> ReductionType:
 
 @cache
 def reductions_by_code() -> Mapping[str, ReductionType]:
-    """Returns the reductions that a code may name, by these names."""
+    """Returns the reductions that a code may name, by name."""
     return MappingProxyType(
         {name.lower(): kind for name, kind in REDUCTIONS.items() if kind.is_code}
     )
 
 
 def parse_code(code: object) -> CodeSpec:
-    """Parses a code: a codec, its specification, or that of a reduction, such as
+    """Parses a code: a codec, its specification, or the specification of a reduction, such as
     "powersgd(rank=4)" and "chunked(ratio=0.01, chunk=256)".
 
     Raises:
-        ConfigError: it is none, or has settings that it does not take.
+        ConfigError: the code is neither, or has unknown settings.
     """
     name = code.partition("(")[0].strip().lower() if isinstance(code, str) else ""
     kind = reductions_by_code().get(name)

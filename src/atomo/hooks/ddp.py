@@ -25,7 +25,7 @@ from atomo.hooks.adapter.meeting import SOON_S
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.hooks.optimizers.adam import warn_of_adam
-from atomo.hooks.optimizers.momentum_transfer import given_optimizers, move_momentum
+from atomo.hooks.optimizers.momentum_transfer import as_optimizers, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
 from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
 from atomo.hooks.option_checks import (
@@ -35,7 +35,7 @@ from atomo.hooks.option_checks import (
     check_timeout,
 )
 from atomo.hooks.options import HookOptions, takes_options
-from atomo.hooks.recipe_coding import config_of
+from atomo.hooks.resolve_options import config_of
 from atomo.hooks.states.bucket_layout import BucketLayout
 
 __all__ = ["ADVICE", "Hook", "averaged_by", "ddp_hook", "hook_of"]
@@ -107,7 +107,7 @@ def ddp_hook(
     check_scaler(scaler)
     skips = scaler is not None and scaler.is_enabled()
     config = config_of(code, options, skips=skips)
-    enabled, optimizers = scaler if skips else None, given_optimizers(config, optimizer)
+    enabled, optimizers = scaler if skips else None, as_optimizers(config, optimizer)
     warn_of_adam(config, optimizers, ddp.process_group.rank())
     return hook_of(ddp, config, enabled, process_group, options.get("timeout_s"), optimizers)
 
@@ -121,19 +121,19 @@ def hook_of(
     optimizers: Sequence[Optimizer] = (),
     advice: str = ADVICE,
 ) -> tuple[Exchange, Hook]:
-    """Makes the hook of `ddp_hook`, with the settings that all ranks have in common in one value.
+    """Creates the state and the hook of `ddp_hook` from a configuration.
 
     Args:
         ddp: the wrapped model.
         config: how gradients are averaged.
-        scaler: of the loss, if it is scaled.
-        process_group: as of `ddp_hook`.
-        timeout_s: as of `ddp_hook`.
-        optimizers: those whose momentum may move into the memory.
-        advice: for a warning about an SGD whose momentum works against the memory.
+        scaler: the gradient scaler of the loss, if there is one and it is enabled.
+        process_group: as in `ddp_hook`.
+        timeout_s: as in `ddp_hook`.
+        optimizers: the optimizers with momentum that may move to the memory.
+        advice: the advice in a warning about SGD momentum on top of error feedback.
 
     Raises:
-        ConfigError: as of `ddp_hook`.
+        ConfigError: as from `ddp_hook`.
     """
     check_model(ddp)
     check_group(process_group)
@@ -145,7 +145,9 @@ def hook_of(
     config = replace(config, bucket_cap_mb=caps_of(ddp))
     group = ddp.process_group if process_group is None else process_group
     layout = BucketLayout(parameters)
-    collective = TorchCollective(group, timeout_s, come_s=SOON_S)  # DDP has met just now
+    collective = TorchCollective(
+        group, timeout_s, come_s=SOON_S
+    )  # all ranks have just created the DDP
     exchange = make_exchange(config, collective, parameters, layout, moved.decay(parameters))
     moved.take()
     release(optimizers)
@@ -156,7 +158,7 @@ def hook_of(
 
 
 def caps_of(ddp: DistributedDataParallel) -> str:
-    """Returns the sizes of DDP's buckets in MiB; equal sizes divide gradients alike."""
+    """Returns the sizes of DDP's buckets in MiB; equal sizes give equal buckets."""
     caps = [ddp.bucket_bytes_cap, *getattr(ddp, "bucket_bytes_cap_list", [])]
     return ", ".join(f"{cap / 2**20:g}" for cap in caps[len(caps) > 1 :])
 
@@ -182,7 +184,7 @@ class BucketHook:
         self._scale = 1.0
 
     def average(self, state: Exchange, bucket: GradBucket) -> Future[Tensor]:
-        """Begins to average a bucket; the future has its buffer, with the average in it."""
+        """Starts the average of a bucket; the future returns its buffer, which has the average."""
         check_bucket(bucket)
         check_state(state is self._exchange)
         if self._scaler is not None and state.idle:
@@ -191,14 +193,14 @@ class BucketHook:
         future: Future[Tensor] = Future(devices=[] if buffer.is_cpu else [buffer.device])
         chunk = chunk_of(bucket, buffer, state)
         whole = partial(future.set_result, buffer)
-        for one in self._layout.submissions(chunk, bucket.is_last(), whole):
-            state.submit(one.chunk, self._scale, one.last, one.done)
+        for submission in self._layout.submissions(chunk, bucket.is_last(), whole):
+            state.submit(submission.chunk, self._scale, submission.last, submission.done)
         finish_with_backward(state)
         return future
 
 
 def check_bucket(bucket: object) -> None:
-    """Raises ConfigError for what torch.compile's Python reducer hands over."""
+    """Raises ConfigError for a bucket of torch.compile's Python reducer."""
     if isinstance(bucket, tuple):
         raise ConfigError(
             "torch.compile's Python reducer does not say which parameters a bucket has: set "
@@ -207,7 +209,7 @@ def check_bucket(bucket: object) -> None:
 
 
 def check_state(own: bool) -> None:
-    """Raises ConfigError where a hook was registered with a state that is not its own."""
+    """Raises ConfigError if a hook was registered with the state of another hook."""
     if not own:
         raise ConfigError(
             "register_comm_hook was given the state or the hook of another model: each "
@@ -217,7 +219,7 @@ def check_state(own: bool) -> None:
 
 
 def chunk_of(bucket: GradBucket, buffer: Tensor, state: Exchange) -> Chunk:
-    """Returns views of the gradients in a bucket of DDP's."""
+    """Returns views of the gradients in a bucket of DDP."""
     if buffer.is_sparse:
         raise ConfigError("sparse gradients are not served: use an Embedding with sparse=False")
     gradients, start = {}, buffer.storage_offset()
@@ -239,9 +241,9 @@ def stride_in(parameter: Tensor) -> tuple[int, ...]:
 
 
 def finish_with_backward(state: Exchange) -> None:
-    """Has the backward pass that runs wait for the averages at its end, and raise their errors.
+    """Makes the current backward pass wait for the averages at its end, and raise their errors.
 
-    A future's error would come out of DDP as one of another kind.
+    DDP would replace the error of a future by an error of another class.
     """
     try:
         Variable._execution_engine.queue_callback(state.finish)

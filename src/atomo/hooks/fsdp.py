@@ -20,12 +20,12 @@ from atomo.hooks.adapter.collective import TorchCollective
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.ddp import ADVICE
 from atomo.hooks.hook_config import make_exchange
-from atomo.hooks.optimizers.momentum_transfer import given_optimizers, move_momentum
+from atomo.hooks.optimizers.momentum_transfer import as_optimizers, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
 from atomo.hooks.optimizers.weight_decay import local
 from atomo.hooks.option_checks import check_sharded
 from atomo.hooks.options import FSDPHookOptions, takes_options
-from atomo.hooks.recipe_coding import config_of
+from atomo.hooks.resolve_options import config_of
 from atomo.hooks.sharding.fsdp_checks import check_config, check_meshes, sharded_parameters
 from atomo.hooks.sharding.fsdp_shards import cut_up, sharded_modules, shards_of
 from atomo.hooks.sharding.sharded import ShardedExchange
@@ -33,7 +33,7 @@ from atomo.hooks.sharding.sharded import ShardedExchange
 __all__ = ["fsdp_hook"]
 
 hooked: Final[WeakSet[FSDPModule]] = WeakSet()
-"""The modules that hand over their gradients, of which each takes one hook."""
+"""The modules with a hook. A module takes one."""
 
 
 @takes_options(FSDPHookOptions)
@@ -88,7 +88,7 @@ def fsdp_hook(
     """
     check_sharded(model, code)
     config = config_of(code, options)
-    optimizers = given_optimizers(config, optimizer)
+    optimizers = as_optimizers(config, optimizer)
     parameters, modules = sharded_parameters(model), unhooked_modules(model)
     config, moved = move_momentum(config, optimizers, parameters.values())
     check_config(config)
@@ -106,7 +106,7 @@ def unhooked_modules(model: nn.Module) -> list[FSDPModule]:
     """Returns the sharded modules of a model.
 
     Raises:
-        ConfigError: one has a hook, which a second one would replace.
+        ConfigError: a module has a hook already, which a second hook would replace.
     """
     modules = sharded_modules(model)
     if not hooked.isdisjoint(modules):
@@ -117,7 +117,7 @@ def unhooked_modules(model: nn.Module) -> list[FSDPModule]:
 def register(
     modules: Sequence[FSDPModule], parameters: Mapping[str, DTensor], steps: "BackwardSteps"
 ) -> None:
-    """Has each module hand over its gradients."""
+    """Registers a hook on each module."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
     for number, module in enumerate(modules):
         module.set_all_reduce_hook(ModuleHook(steps, module, number, names).average)
@@ -134,7 +134,7 @@ class ModuleHook:
         self._steps, self._module, self._number, self._names = steps, module, number, names
 
     def average(self, reduced: Tensor) -> None:
-        """Averages what a reduce-scatter left, in place: when this returns, FSDP2 reads it."""
+        """Averages the result of a reduce-scatter in place, before FSDP2 reads it."""
         gradients = cut_up(reduced, shards_of(self._module, self._names))
         if gradients:
             self._steps.average(Chunk(self._number, gradients, reduced))
@@ -142,7 +142,7 @@ class ModuleHook:
 
 @final
 class BackwardSteps:
-    """The averages of all modules, of which those of one backward pass are a step."""
+    """Averages of all modules; the averages of one backward pass are one step."""
 
     def __init__(self, exchange: Exchange, watch: MomentumWatch | None) -> None:
         self._exchange, self._watch, self._begun = exchange, watch, False
@@ -152,12 +152,12 @@ class BackwardSteps:
         self._begun = True
         self._exchange.submit(chunk, 1.0, False, lambda: None)
         self._exchange.finish()
-        # FSDP2 runs hooks of modules whose inputs need no gradient at the end of the pass too, in a
-        # callback that it has queued before the first hook. That of a pass that failed never comes,
-        # so each hook queues one.
+        # If the inputs of a module need no gradient, FSDP2 runs its hook at the end of the pass, in
+        # a callback queued before the first hook. A failed pass drops its callbacks, so that a flag
+        # for "queued" could stay set: each hook queues one.
         try:
             Variable._execution_engine.queue_callback(self._end)
-        except RuntimeError:  # no backward pass runs: a pipeline's schedule reduces behind it
+        except RuntimeError:  # no backward pass runs: a pipeline schedule reduces after it
             self._end()
 
     def _end(self) -> None:

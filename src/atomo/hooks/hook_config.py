@@ -1,4 +1,4 @@
-"""An exchange from what its users say: names of a codec and a memory, and who takes part."""
+"""The configuration of a hook, and the exchange that it describes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,12 +47,12 @@ GATHERS: Final = "Allgather"  # the communicator whose memories hooks have
 @final
 @dataclass(frozen=True)
 class HookConfig:
-    """The settings by which gradients are averaged, the same on all ranks."""
+    """Configuration of the average of gradients, the same on all ranks."""
 
     code: str | Codec[Any]
     memory: str | Memory = "auto"
     momentum: float = 0.0
-    """The momentum that a memory applies in the optimiser's place."""
+    """The momentum that the memory applies in place of the optimizer."""
     nesterov: bool = False
     seed: int = 0
     compression: Compression | None = None
@@ -61,20 +61,20 @@ class HookConfig:
     hierarchical: str = FLAT
     """The ranks that count as one host, as `canonical_hierarchy` spells them."""
     schedule: str = ""
-    """The codecs that follow, each with the step from which it encodes."""
+    """The codecs that replace `code`, each with the step from which it encodes."""
     bucket_mb: float = 0.0
-    """The gradient of a message, MB; 0: the caller divides."""
+    """The size of a bucket, in MB of gradient; 0: the caller has buckets of its own."""
     plain_step: bool = False
-    """True if the optimizer only subtracts the average times its rate."""
+    """True if the optimizer only subtracts the average times the learning rate."""
     recipe: str = ""
-    """The one of which code, memory and schedule are; "": none."""
+    """The recipe that defines the code, the memory and the schedule; empty: none."""
     noise_damping: bool | None = None
-    """True if the learning rate is scaled by the noise of the codec; None: not known yet."""
+    """True if the noise of the codec scales the learning rate; None: not decided yet."""
     bucket_cap_mb: str = ""
-    """The sizes of the caller's buckets, MiB, in words; "": the caller has none."""
+    """The sizes of DDP's buckets in MiB, as text; empty: the caller is not DDP."""
 
     def __post_init__(self) -> None:
-        _ = self.spec  # an unknown code is an error where it is given
+        _ = self.spec  # an unknown code is an error here, not at the first use
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -98,7 +98,7 @@ class HookConfig:
 
     @property
     def low_rank(self) -> bool:
-        """True if ranks sum factors."""
+        """True if ranks sum low-rank factors."""
         return self.spec.named is not None and self.spec.named.has_state
 
     @property
@@ -108,7 +108,7 @@ class HookConfig:
 
     @property
     def memory_spec(self) -> str:
-        """The memory, as its specification is spelled."""
+        """The specification of the memory."""
         if isinstance(self.memory, Memory):
             return self.memory.spec
         if self.memory != "auto":
@@ -126,8 +126,8 @@ class HookConfig:
 
     @property
     def delays(self) -> bool:
-        """True if error feedback sends late what the optimizer's momentum would then repeat."""
-        drops = any(not one.near_lossless and Law.LOSSLESS not in one.laws for one in self.codecs)
+        """True if error feedback delays values, which the optimizer's momentum then repeats."""
+        drops = any(not c.near_lossless and Law.LOSSLESS not in c.laws for c in self.codecs)
         return not self.low_rank and self.memory_kind.feeds_back and drops
 
     @property
@@ -138,27 +138,27 @@ class HookConfig:
 
     @property
     def undamped_by(self) -> str:
-        """Returns the reason why the codec or the memory has no noise to damp; empty: it has."""
+        """The reason why the codec or the memory has no noise to damp; empty: it has noise."""
         if self.low_rank or not any(codec.amplifies_noise for codec in self.codecs):
             return f"{self.spec} is not unbiased, and makes no gradient longer; leave it out"
         if self.memory_kind is not NoMemory:
             return (
-                f"memory {self.memory_spec} sends later what the codec has left out, which is no "
+                f"memory {self.memory_spec} sends later what the codec leaves out, which is no "
                 "noise; give memory='none', or leave it out"
             )
         return ""
 
     def check(self) -> None:
-        """Raises ConfigError for settings that contradict each other; all doors call it."""
+        """Raises ConfigError for options that contradict each other; every hook calls this."""
         self._check_schedule()
         check_fresh(self.memory)
         for codec in self.codecs:
             check_fits(codec, self.memory_spec)
         if self.memory_kind.makes_update and not self.plain_step:
             raise ConfigError(
-                f"memory {self.memory_spec} has ranks send Adam's update in place of gradients, "
-                "and here the optimizer would step by it as by a gradient: use "
-                "atomo.wrap_optimizer with torch.optim.AdamW or Adam, or give another memory"
+                f"memory {self.memory_spec} sends Adam's update in place of gradients, and here "
+                "the optimizer would use the update as a gradient: use atomo.wrap_optimizer with "
+                "torch.optim.AdamW or Adam, or give another memory"
             )
         if self.noise_damping and self.undamped_by:
             raise ConfigError(f"noise_damping=True: {self.undamped_by}")
@@ -183,11 +183,11 @@ class HookConfig:
 
     @property
     def _place_of_momentum(self) -> str:
-        """The setting that applies the momentum which the memory does not take."""
+        """The option that applies the momentum, which this memory does not apply."""
         if self.memory_kind.has_momentum:
             return f"give memory='{self.memory_kind.id}(beta={self.momentum:g})'"
         if self.delays and self.codec.shared_seed:
-            return "give momentum=0, since momentum repeats what blind draws send late"
+            return "give momentum=0, since momentum repeats the values that error feedback delays"
         if self.delays:
             return "give memory='dgc', which applies momentum before the codec"
         return f"give momentum to the optimizer, as in SGD(..., momentum={self.momentum:g})"
@@ -202,15 +202,15 @@ class HookConfig:
     @property
     def _encoders(self) -> str:
         """The codecs in words."""
-        later = "".join(f"; from step {one.epoch:g} {one.codec}" for one in self.phases)
+        later = "".join(f"; from step {phase.epoch:g} {phase.codec}" for phase in self.phases)
         return f"{self.spec}{later}"
 
     @property
     def settings(self) -> dict[str, str]:
-        """The settings that all ranks must have in common, by the names of arguments."""
+        """The settings that must be equal on all ranks, by the names of options."""
         return {
             "code": str(self.spec),
-            "code_schedule": "; ".join(f"{one.epoch:g}: {one.codec}" for one in self.phases)
+            "code_schedule": "; ".join(f"{phase.epoch:g}: {phase.codec}" for phase in self.phases)
             or "none",
             "memory": self.memory_spec,
             "momentum": str(self.momentum),
@@ -233,18 +233,19 @@ def make_exchange(
     layout: BucketLayout | None = None,
     decay: Decay = NO_DECAY,
 ) -> Exchange:
-    """Makes an exchange of the gradients of these parameters; all ranks must make it alike.
+    """Creates an exchange of the gradients of these parameters. All ranks pass equal arguments.
 
     Args:
         config: how gradients are averaged.
         collective: the ranks.
-        parameters: by name.
-        layout: the buckets that the first step after a resume has; None: those that it is given.
-        decay: the weight decay that gradients get before memories see them.
+        parameters: the parameters by name.
+        layout: the buckets of the first steps after a resume; None: the buckets of the caller.
+        decay: the weight decay, which is added to gradients before the memory.
 
     Raises:
-        ConfigError: a name is unknown, a memory does not suit the codec, the parameters are none
-            that can be averaged, the ranks do not say the same, or all are on one host.
+        ConfigError: a name is unknown, the memory does not suit the codec, there is no parameter or
+            one that is not floating-point, ranks pass different arguments, or all ranks are on one
+            host.
     """
     if not parameters:
         raise ConfigError("the model has no parameters that need a gradient")
@@ -267,7 +268,7 @@ def make_exchange(
 def make_averager(
     config: HookConfig, collective: Collective, parameters: Mapping[str, Tensor], decay: Decay
 ) -> Averager:
-    """Makes the averager over a collective."""
+    """Creates the averager over a collective."""
     size, momentum, nesterov = collective.size, config.momentum, config.nesterov
     memory = (
         take(config.memory, size)
@@ -279,7 +280,7 @@ def make_averager(
     rules = config.dense.rules(parameters)
     remembers = bool(memory.vectors)
     first = config.spec.reduction(remembers=remembers)
-    # By the steps from which they encode.
+    # Each codec with its first step.
     kinds = [(0, config.codec, first)] + [
         (int(phase.epoch), phase.codec, reduction_of(phase.codec, remembers=remembers))
         for phase in config.phases

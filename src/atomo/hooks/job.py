@@ -1,4 +1,4 @@
-"""The job that this process is one of, however it was launched."""
+"""The job of this process: launched by torchrun or mpirun, or a single process."""
 
 import atexit
 import os
@@ -15,23 +15,25 @@ from atomo.transports import Transport, connect, network
 
 __all__ = ["join_job"]
 
-# What a launcher tells its processes by.
+# Environment variables that a launcher sets.
 TORCHRUN: Final = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 MPI: Final = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE")
 
 
 def join_job(timeout_s: float) -> Collective:
-    """Joins all ranks of the job: those of torch.distributed if it is initialised, or that torchrun
-    or mpirun has launched; or this process alone.
+    """Joins all ranks of the job.
+
+    These are the ranks of torch.distributed if it is initialized, else those that torchrun or
+    mpirun has launched, else this process alone.
 
     Args:
-        timeout_s: the longest wait for another rank.
+        timeout_s: the longest wait for another rank, in seconds.
     """
     if dist.is_initialized():
         return TorchCollective(None, timeout_s)
     if all(name in os.environ for name in TORCHRUN):
         dist.init_process_group("gloo")
-        atexit.register(leave_job)  # PyTorch may abort where it is left to chance
+        atexit.register(leave_job)  # PyTorch may abort if the group still exists at exit
         return TorchCollective(None, timeout_s)
     if any(name in os.environ for name in MPI):
         return Direct(connected(), timeout_s)
@@ -39,15 +41,15 @@ def join_job(timeout_s: float) -> Collective:
 
 
 def leave_job() -> None:
-    """Ends the process group of the job, unless the script has done so."""
+    """Destroys the process group of the job, unless the script has done so."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def connected() -> Transport:
-    """Connects to MPI. An error that nobody catches then ends the whole job.
+    """Connects to MPI. An uncaught error on one rank then aborts the whole job.
 
-    A rank that ends otherwise would wait in MPI_Finalize for ranks that wait for it.
+    Otherwise the failed rank would wait in MPI_Finalize for ranks that wait for its messages.
     """
     transport, shown = connect("mpi"), sys.excepthook
 

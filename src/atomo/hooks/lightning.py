@@ -1,4 +1,4 @@
-"""Lightning: a callback, whose state is in Lightning's own checkpoints."""
+"""The hook in Lightning: a callback with its state in Lightning's checkpoints."""
 
 import sys
 from functools import cache
@@ -15,12 +15,12 @@ from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.attachment import HookAttachment, warn_of_nothing
 from atomo.hooks.option_checks import check_callback
 from atomo.hooks.options import HookOptions, takes_options
-from atomo.hooks.recipe_coding import config_of
+from atomo.hooks.resolve_options import config_of
 
 __all__ = ["lightning_callback"]
 
-PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")  # the same, under two names
-KEY: Final = "atomo"  # not the name of a class: checkpoints outlive it
+PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")  # one package under two names
+KEY: Final = "atomo"  # not the name of the class, which may change while checkpoints exist
 
 
 @takes_options(HookOptions)
@@ -52,11 +52,11 @@ def lightning_callback(code: str | Codec[Any] | None = None, **options: Unpack[H
     """
     check_callback(code)
     attachment = HookAttachment(config_of(code, options), options.get("timeout_s"))
-    return kind_of(package())(attachment)
+    return callback_class(package())(attachment)
 
 
 def package() -> str:
-    """Returns the package name under which the caller has Lightning, or else an installed one."""
+    """Returns the package name under which Lightning is imported, else one that is installed."""
     for name in sorted(PACKAGES, key=lambda name: name not in sys.modules):
         try:
             import_module(name)
@@ -69,24 +69,24 @@ def package() -> str:
 
 
 @cache
-def kind_of(name: str) -> Any:
-    """Makes the callback's class. Lightning wants a subclass of its own, which is imported here."""
+def callback_class(name: str) -> Any:
+    """Creates the class of the callback, a subclass of the `Callback` of the package."""
 
     class Compressing(import_module(name).Callback):  # type: ignore[misc]
-        """Hooks the model at the beginning of each fit."""
+        """Attaches the hook to the model at the beginning of each fit."""
 
         def __init__(self, attachment: HookAttachment) -> None:
             self.exchange: Exchange | None = None
             self._attachment = attachment
-            self._found: dict[str, Any] = {}  # in a checkpoint, until there is a hook
-            self._together = True  # whether all ranks are there to gather
+            self._loaded: dict[str, Any] = {}  # the state in a checkpoint, until there is a hook
+            self._healthy = True  # False after an error on this rank
 
         @property
         def state_key(self) -> str:
             return KEY
 
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            self._together = True
+            self._healthy = True
             if trainer.world_size > 1:
                 scaler = getattr(trainer.precision_plugin, "scaler", None)
                 ddp = wrapped(trainer.strategy)
@@ -98,11 +98,11 @@ def kind_of(name: str) -> Any:
                 self._attachment.at_rate(optimizer.param_groups[0]["lr"])
 
         def on_exception(self, *about: Any) -> None:
-            self._together = False  # a rank that failed alone would wait for the others
+            self._healthy = False  # a gather would wait for ranks that have not failed
 
         def state_dict(self) -> dict[str, Any]:
-            if self.exchange is None or not self._together:
-                return self._found
+            if self.exchange is None or not self._healthy:
+                return self._loaded
             return self.exchange.gather() or {}  # rank 0 writes the checkpoint
 
         def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
@@ -110,19 +110,19 @@ def kind_of(name: str) -> Any:
                 warn_of_nothing("the checkpoint")
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            self._found = state_dict
+            self._loaded = state_dict
             self._load()
 
         def _load(self) -> None:
-            if self._found and self.exchange is not None:
-                self.exchange.load_state_dict(self._found)
-                self._found = {}
+            if self._loaded and self.exchange is not None:
+                self.exchange.load_state_dict(self._loaded)
+                self._loaded = {}
 
     return Compressing
 
 
 def wrapped(strategy: Any) -> DistributedDataParallel:
-    """Returns the model as a strategy has wrapped it."""
+    """Returns the wrapped model of a strategy."""
     model = strategy.model
     if not isinstance(model, DistributedDataParallel):
         raise ConfigError(

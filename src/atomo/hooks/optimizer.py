@@ -1,4 +1,4 @@
-"""Any optimiser, stepping with the average of all ranks' compressed gradients."""
+"""Optimizers that step with the average of the compressed gradients of all ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,8 +29,8 @@ from atomo.hooks.option_checks import (
     check_scaler,
 )
 from atomo.hooks.options import OptimizerOptions, takes_options
-from atomo.hooks.recipe_coding import config_of
 from atomo.hooks.replicas import replicate
+from atomo.hooks.resolve_options import config_of
 from atomo.options.grouping import megabytes
 
 __all__ = ["AveragedOptimizer", "wrap_optimizer"]
@@ -131,9 +131,9 @@ def free_parameters(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]
 
 @final
 class AveragedOptimizer(Optimizer):
-    """An optimiser that averages gradients before it steps. All state is the wrapped optimiser's.
+    """An optimizer that averages gradients before it steps. All state is the wrapped optimizer's.
 
-    A subclass because schedulers and scalers ask for one.
+    It is a subclass of Optimizer because schedulers and scalers require one.
     """
 
     def __init__(
@@ -145,21 +145,21 @@ class AveragedOptimizer(Optimizer):
         scaler: GradScaler | None,
         plain: PlainStep | None = None,
     ) -> None:
-        # Not Optimizer's own, which would make groups and state that nobody uses.
+        # Optimizer.__init__ would create parameter groups and state that are never used.
         self.optimizer = optimizer
         self.exchange = exchange
         self._buckets, self._watch, self._scaler = buckets, watch, scaler
         self._averaged, self._plain = False, plain
 
     def __getattr__(self, name: str) -> Any:
-        """Returns `param_groups`, `state`, `defaults` and hooks of the wrapped optimiser."""
+        """Returns `param_groups`, `state`, `defaults` and hooks of the wrapped optimizer."""
         return getattr(self.__dict__["optimizer"], name)
 
     def average(self) -> None:
-        """Replaces the gradients by their average over all ranks; `step` then does not.
+        """Replaces the gradients by their average over all ranks. The next `step` then does not.
 
-        For what looks at gradients before the step: clipping, `scaler.unscale_` and `scaler.step`.
-        A parameter without gradient is one with zeros, which is what all ranks then step with.
+        Call it before operations on averaged gradients: clipping, `scaler.unscale_` and
+        `scaler.step`. A parameter without gradient counts as a gradient of zeros, on all ranks.
 
         Raises:
             AtomoError: the average failed, on this rank or another.
@@ -174,14 +174,14 @@ class AveragedOptimizer(Optimizer):
         self._averaged = True
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Averages, unless that is done, and takes the wrapped optimiser's step."""
+        """Averages, unless `average` has done so, and takes the step of the wrapped optimizer."""
         if closure is not None:
             with self._updating():
                 return self.optimizer.step(lambda: self._after(closure))
         if not self._averaged and self._scaler is not None:
             raise ConfigError(
-                "with a scaler, call average() before scaler.step(): each scaler looks at its own "
-                "gradients first, and ranks that see infinity do not come here"
+                "with a scaler, call average() before scaler.step(), which skips this step on a "
+                "rank that has infinite gradients: the other ranks would wait for that rank"
             )
         if not self._averaged:
             self.average()
@@ -198,13 +198,13 @@ class AveragedOptimizer(Optimizer):
         return loss
 
     def _update(self) -> None:
-        """Takes the step that the memory leaves to take, where it makes the update."""
+        """Applies the update, if the memory computes it."""
         if self._plain is not None:
             self._plain.take()
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
-        """Gives parameters their gradients back, which the wrapped optimiser must not see."""
+        """Restores the gradients after the step; `_update` hides them from the optimizer."""
         try:
             yield
         finally:
@@ -217,7 +217,7 @@ class AveragedOptimizer(Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the wrapped optimiser's state; `exchange.state_dict()` has the memories."""
+        """Returns the state of the wrapped optimizer; `exchange.state_dict()` has the memories."""
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ class AveragedOptimizer(Optimizer):
         self.optimizer.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refuses more groups: ranks agreed on the parameters when the optimiser was wrapped."""
+        """Raises ConfigError: ranks agreed on the parameters when the optimizer was wrapped."""
         raise ConfigError("add all groups of parameters before wrap_optimizer")
 
     def __repr__(self) -> str:
@@ -233,20 +233,20 @@ class AveragedOptimizer(Optimizer):
 
 
 def trained(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters that an optimiser steps, by their names in the model."""
+    """Returns the parameters that an optimizer steps, by their names in the model."""
     stepped = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
-    found: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p in stepped}
-    if len(found) < len(stepped):
+    parameters: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p in stepped}
+    if len(parameters) < len(stepped):
         raise ConfigError(
-            f"{len(stepped) - len(found)} of the optimizer's {len(stepped)} parameters are not "
-            "the model's"
+            f"{len(stepped) - len(parameters)} of the optimizer's {len(stepped)} parameters are "
+            "not the model's"
         )
-    check_whole(found)
-    return found
+    check_whole(parameters)
+    return parameters
 
 
 def check_whole(parameters: Mapping[str, Tensor]) -> None:
-    """Raises ConfigError for a parameter of which each rank has a part."""
+    """Raises ConfigError for a sharded parameter."""
     for name, parameter in parameters.items():
         if hasattr(parameter, "device_mesh"):  # DTensor itself is slow to import
             raise ConfigError(
@@ -258,14 +258,14 @@ def check_whole(parameters: Mapping[str, Tensor]) -> None:
 def grouped(
     parameters: Mapping[str, Tensor], codec: Codec[Any], bucket_mb: float
 ) -> list[dict[str, Tensor]]:
-    """Groups the parameters of each message: the last first, as a backward pass makes them."""
+    """Returns the parameters of each bucket, last first, in the order of the backward pass."""
     shapes = [(name, parameter.shape) for name, parameter in parameters.items()]
     buckets = plan(shapes, codec, megabytes(bucket_mb))
     return [{slot.name: parameters[slot.name] for slot in bucket.slots} for bucket in buckets]
 
 
 def gradient_of(parameter: Tensor) -> Tensor:
-    """Returns a parameter's gradient; zeros, from now on, if it has none."""
+    """Returns the gradient of a parameter; if there is none, creates a gradient of zeros."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     if parameter.grad.is_sparse:

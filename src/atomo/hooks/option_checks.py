@@ -1,4 +1,4 @@
-"""Arguments of hooks and optimisers, refused in the words of these functions."""
+"""Checks of the arguments of hooks and `wrap_optimizer`, in the words of their callers."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -132,7 +132,7 @@ def check_timeout(timeout_s: object) -> None:
 
 
 def check_model(ddp: object, code: object = "") -> None:
-    """Raises ConfigError for what takes no hook."""
+    """Raises ConfigError for a model that takes no hook."""
     if isinstance(code, nn.Module):
         raise ConfigError(
             f"the model is the first argument and the code the second, such as "
@@ -154,7 +154,7 @@ def check_bucket_mb(bucket_mb: object) -> None:
 
 
 def check_accelerator(accelerator: object, code: object) -> None:
-    """Raises ConfigError for anything but an Accelerator; a stranger's may be like one."""
+    """Raises ConfigError for anything but an Accelerator, or an object like one."""
     call = f"atomo.accelerate_hook(accelerator, {spelled(code, accelerator)})"
     check_first(
         hasattr(accelerator, "distributed_type"), accelerator, "an accelerate.Accelerator", call
@@ -181,14 +181,14 @@ def check_sharded(model: object, code: object) -> None:
     check_first(fits, model, "a model that fully_shard was called on", call)
 
 
-def check_first(fits: bool, given: object, wanted: str, call: str) -> None:
-    """Raises ConfigError where the first argument does not fit."""
+def check_first(fits: bool, argument: object, expected: str, call: str) -> None:
+    """Raises ConfigError if the first argument does not fit."""
     if not fits:
-        raise ConfigError(f"{wanted} comes first, not a {type(given).__name__}: {call}")
+        raise ConfigError(f"{expected} comes first, not a {type(argument).__name__}: {call}")
 
 
 def check_optimizer(optimizer: object, model: object, code: object) -> None:
-    """Raises ConfigError for what `wrap_optimizer` cannot wrap."""
+    """Raises ConfigError for an optimizer or a model of another type."""
     order = f"atomo.wrap_optimizer(optimizer, model, {spelled(code)})"
     if not isinstance(optimizer, Optimizer):
         raise ConfigError(
@@ -198,7 +198,7 @@ def check_optimizer(optimizer: object, model: object, code: object) -> None:
         raise ConfigError(f"the model is needed, not a {type(model).__name__}: {order}")
 
 
-def spelled(*given: object) -> str:
-    """Spells a code as in a call: the first of these arguments that is one, or an example."""
-    codes = (repr(str(one)) for one in given if isinstance(one, str | Codec))
+def spelled(*arguments: object) -> str:
+    """Spells a code as in a call: the first argument that is a code, or an example."""
+    codes = (repr(str(code)) for code in arguments if isinstance(code, str | Codec))
     return next(codes, "'topk(ratio=0.01)'")

@@ -1,4 +1,4 @@
-"""The two functions by which MergeComp and DRAGONN are used, with their options."""
+"""The interface of MergeComp and DRAGONN: two functions, and the options of both."""
 
 from argparse import ArgumentParser, Namespace
 from dataclasses import fields, replace
@@ -22,19 +22,19 @@ def add_parser_arguments(parser: ArgumentParser) -> ArgumentParser:
     parser.add_argument("--compress", action="store_true", help="compress gradients")
     parser.add_argument("--compressor", default="topk", help="a codec, such as 'svd(rank=3)'")
     parser.add_argument("--memory", default="auto", help="auto, none, residual, dgc or momentum")
-    parser.add_argument("--comm", default="auto", help="accepted: the codec decides how it travels")
-    parser.add_argument("--compress-ratio", type=float, help="share that sparsifiers send")
-    parser.add_argument("--fusion-num", type=int, default=2, help="messages of about one size")
+    parser.add_argument("--comm", default="auto", help="not used: the codec decides")
+    parser.add_argument("--compress-ratio", type=float, help="share of entries to send")
+    parser.add_argument("--fusion-num", type=int, default=2, help="buckets of about equal size")
     return parser
 
 
 def wrap_compress_optimizer(
     model: nn.Module, optimizer: Optimizer, args: Namespace
 ) -> AveragedOptimizer:
-    """Wraps an optimiser by the options of a command line; without --compress nothing is dropped.
+    """Wraps an optimizer by the options of a command line; without --compress, uncompressed.
 
     Raises:
-        ConfigError: as of `wrap_optimizer`, or an option is out of range.
+        ConfigError: as from `wrap_optimizer`, or an option is out of range.
     """
     if args.comm not in COMMUNICATIONS:
         raise ConfigError(
@@ -53,8 +53,8 @@ def wrap_compress_optimizer(
 
 def with_ratio(codec: Codec[Any], ratio: float | None) -> Codec[Any]:
     """Returns the codec with this ratio, if it has a ratio."""
-    known = {field.name for field in fields(codec)}  # type: ignore[arg-type]  # a dataclass
-    if ratio is None or "ratio" not in known:
+    names = {field.name for field in fields(codec)}  # type: ignore[arg-type]  # a dataclass
+    if ratio is None or "ratio" not in names:
         return codec
     changed: Codec[Any] = replace(codec, ratio=ratio)  # type: ignore[type-var]
     return changed

@@ -1,4 +1,4 @@
-"""Ranks begin with the same weights."""
+"""Broadcast of the initial weights."""
 
 import numpy as np
 import torch
@@ -11,10 +11,10 @@ __all__ = ["replicate"]
 
 
 def replicate(model: nn.Module, collective: Collective) -> None:
-    """Gives every rank the parameters and buffers of rank 0, bit for bit.
+    """Copies the parameters and buffers of rank 0 to every rank, bit for bit.
 
     Raises:
-        FrameError: they are of other sizes.
+        FrameError: a tensor has another size on rank 0.
     """
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -22,12 +22,12 @@ def replicate(model: nn.Module, collective: Collective) -> None:
                 copy_first(tensor.detach(), collective, f"the weights of {name}")
 
 
-def copy_first(tensor: Tensor, collective: Collective, what: str) -> None:
-    """Replaces a tensor by rank 0's."""
-    mine = tensor.cpu().contiguous().flatten().view(torch.uint8)
-    given = mine.numpy() if collective.rank == 0 else np.zeros(1, np.uint8)
-    first, *_ = collective.gather(given, what)  # all are read: a gather has an end
-    if first.size != mine.numel():
-        raise FrameError(f"rank 0 has {what} in {first.size} bytes; this rank in {mine.numel()}")
-    read = torch.from_numpy(first.copy()).view(tensor.dtype).view(tensor.shape)
-    tensor.copy_(read)
+def copy_first(tensor: Tensor, collective: Collective, label: str) -> None:
+    """Replaces a tensor by that of rank 0."""
+    own = tensor.cpu().contiguous().flatten().view(torch.uint8)
+    payload = own.numpy() if collective.rank == 0 else np.zeros(1, np.uint8)
+    first, *_ = collective.gather(payload, label)  # reads all payloads: the gather must complete
+    if first.size != own.numel():
+        raise FrameError(f"rank 0 has {label} in {first.size} bytes; this rank in {own.numel()}")
+    weights = torch.from_numpy(first.copy()).view(tensor.dtype).view(tensor.shape)
+    tensor.copy_(weights)

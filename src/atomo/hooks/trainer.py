@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face transformers, whose gradients Accelerate averages."""
+"""The hook in the Trainer of Hugging Face transformers, which uses Accelerate."""
 
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,7 @@ from atomo.hooks.accelerate import attach_to, load_folder, save_folder
 from atomo.hooks.attachment import HookAttachment
 from atomo.hooks.option_checks import check_trainer
 from atomo.hooks.options import HookOptions, takes_options
-from atomo.hooks.recipe_coding import config_of
+from atomo.hooks.resolve_options import config_of
 
 __all__ = ["trainer_hook"]
 
@@ -60,10 +60,10 @@ def present(optimizer: object) -> list[object]:
 
 
 def callback_of(attachment: HookAttachment) -> Any:
-    """Makes the callback that the Trainer calls when it begins, saves and steps."""
+    """Creates the callback that the Trainer calls when it begins, saves and steps."""
 
     class Checkpoints(import_module("transformers").TrainerCallback):  # type: ignore[misc]
-        """A subclass because the Trainer calls every event of a callback."""
+        """Callback with all events; the Trainer calls every one, so it must be a subclass."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
             if state.global_step:
@@ -88,15 +88,15 @@ def resumed_from(args: Any, step: int) -> Path:
     """Returns the folder that a Trainer continues from.
 
     Raises:
-        CheckpointError: it is not where checkpoints are saved, and not in the arguments either.
+        CheckpointError: there is no such folder, neither in `output_dir` nor in the arguments.
     """
-    said = args.resume_from_checkpoint
-    folders = [Path(said)] if said and said != "True" else []
+    resumed = args.resume_from_checkpoint
+    folders = [Path(resumed)] if resumed and resumed != "True" else []
     folders.append(folder_of(args, step))
     for folder in folders:
         if folder.is_dir():
             return folder
     raise CheckpointError(
-        f"training goes on at step {step}, and {folders[-1]} is no folder: name the checkpoint in "
-        "TrainingArguments(resume_from_checkpoint=...) too, for what ranks keep back lies there"
+        f"training continues at step {step}, and {folders[-1]} is no folder: name the checkpoint "
+        "in TrainingArguments(resume_from_checkpoint=...) too, since it has the memories of ranks"
     )

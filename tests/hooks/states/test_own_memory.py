@@ -15,7 +15,7 @@ import atomo
 from atomo.errors import ConfigError
 from atomo.hooks.attachment import HookAttachment
 from atomo.hooks.hook_config import HookConfig
-from atomo.hooks.recipe_coding import config_of
+from atomo.hooks.resolve_options import config_of
 from atomo.memory import Memory, canonical_memory, make_memory
 
 SPECS = [
@@ -94,12 +94,12 @@ def test_what_the_object_was_not_made_for_is_refused(spec, momentum, words):
 def test_an_object_is_new_and_of_one_hook():
     full = make_memory("residual")
     full.load_state_dict({"weight": torch.ones(3)})
-    with pytest.raises(ConfigError, match="memory residual holds something, and a hook begins"):
+    with pytest.raises(ConfigError, match="memory residual is not empty, and a hook begins"):
         config("topk", full).check()
     with alone():
         ddp, memory = DistributedDataParallel(model()), make_memory("residual")
         atomo.ddp_hook(ddp, "topk", memory=memory)
-        with pytest.raises(ConfigError, match="memory residual is another hook's or rank's alr"):
+        with pytest.raises(ConfigError, match="memory residual already serves another hook"):
             atomo.ddp_hook(ddp, "topk", memory=memory)
 
 
@@ -124,5 +124,5 @@ def test_a_model_that_is_wrapped_anew_goes_on():
         again = exchange.state_dict()["memories"]["0"]
         assert again
         assert all(part.equal(again[name]) for name, part in memory.state_dict().items())
-        with pytest.raises(ConfigError, match="another hook's"):
+        with pytest.raises(ConfigError, match="already serves another hook"):
             plug.attach(DistributedDataParallel(model()), None)

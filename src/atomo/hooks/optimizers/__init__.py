@@ -1,1 +1,1 @@
-"""Parts of an optimiser that a hook takes over: momentum, weight decay, Adam, noise damping."""
+"""Parts of an optimizer that a hook takes over: momentum, weight decay, Adam, noise damping."""

@@ -1,4 +1,4 @@
-"""Adam's update made by the memory in the optimiser's place, and the step that is left then."""
+"""Adam's update, computed by the memory in place of the optimizer, and the step that remains."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -23,21 +23,21 @@ UNSERVED: Final = ("amsgrad", "maximize")
 
 @final
 class PlainStep:
-    """p = p - lr (u + wd p), in the place of the step of an Adam whose update u the memory makes.
+    """Step p = p - lr (u + wd p) that replaces that of an Adam; the memory computes the update u.
 
-    The optimiser's own step still runs, for schedulers and hooks that count on it, but finds no
-    gradients. AdamW's weight decay is applied here; Adam's, which is part of the gradient, before
+    The optimizer's own step still runs, for schedulers and step hooks, but without gradients. The
+    weight decay of AdamW is applied here. That of Adam is part of the gradient, and is added before
     the memory.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        """Takes over an optimiser, whose groups have the settings that the memory applies."""
+        """Takes over an optimizer. Its groups have the settings that the memory applies."""
         self._optimizer = optimizer
         self._applied = settings_of(optimizer.param_groups[0])
         self._hidden: list[tuple[Tensor, Tensor | None]] = []
 
     def decay(self, parameters: Mapping[str, Tensor]) -> Decay:
-        """Returns the weight decay that gradients get before the memory sees them."""
+        """Returns the weight decay that is added to gradients before the memory."""
         if not any(map(couples, self._optimizer.param_groups)):
             return NO_DECAY
         groups = {p: group for group in self._optimizer.param_groups for p in group["params"]}
@@ -45,10 +45,10 @@ class PlainStep:
 
     @torch.no_grad()
     def take(self) -> None:
-        """Steps by the gradients, and hides them from the optimiser until `put_back`.
+        """Applies the averaged update, and hides the gradients from the optimizer until `put_back`.
 
         Raises:
-            ConfigError: a group has other betas or another eps than the memory by now.
+            ConfigError: the betas or the eps of a group have changed, and the memory's have not.
         """
         for group in self._optimizer.param_groups:
             self._check(group)
@@ -62,7 +62,7 @@ class PlainStep:
                 parameter.grad = None
 
     def put_back(self) -> None:
-        """Gives the gradients back to the parameters."""
+        """Restores the gradients of the parameters."""
         for parameter, gradient in self._hidden:
             parameter.grad = gradient
         self._hidden.clear()
@@ -88,7 +88,7 @@ def spelled(settings: tuple[float, float, float]) -> str:
 
 
 def couples(group: Group) -> bool:
-    """True if the weight decay of a group is part of the gradient, as Adam's is and AdamW's not."""
+    """True if the weight decay of a group is part of the gradient, as in Adam, unlike AdamW."""
     return bool(group["weight_decay"]) and not group.get("decoupled_weight_decay", False)
 
 
@@ -100,16 +100,18 @@ def coupled(group: Group) -> float:
 def move_adam(
     config: HookConfig, optimizer: Optimizer, *, scaled: bool
 ) -> tuple[HookConfig, PlainStep | None]:
-    """Returns the config with a memory that makes Adam's update, and the step that is left to the
-    optimiser; where the optimiser or the memory is another, the config as it is, and None.
+    """Returns a config with a memory that computes Adam's update, and the step that remains.
+
+    If the memory does not compute the update, or "auto" cannot choose one that does, returns the
+    config unchanged, and None.
 
     Args:
         config: how gradients are averaged.
-        optimizer: steps the parameters.
+        optimizer: the optimizer of the parameters.
         scaled: True if a scaler multiplies the loss.
 
     Raises:
-        ConfigError: the memory that was given cannot make this optimiser's update.
+        ConfigError: the memory cannot compute the update of this optimizer.
     """
     reason = unserved(optimizer, scaled=scaled)
     if not made_by_memory(config):
@@ -122,7 +124,7 @@ def move_adam(
 
 
 def made_by_memory(config: HookConfig) -> bool:
-    """True if the memory that is given, or is the default beside Adam, makes the update."""
+    """True if the memory, or the default memory with Adam, computes the update."""
     if config.memory != AUTO_CODEC:
         return config.memory_kind.makes_update
     if config.low_rank:
@@ -131,7 +133,7 @@ def made_by_memory(config: HookConfig) -> bool:
 
 
 def unserved(optimizer: Optimizer, *, scaled: bool) -> str:
-    """Returns the reason why no memory makes the update of an optimiser; empty: one can."""
+    """Returns the reason why no memory can compute the update of an optimizer; empty: it can."""
     if type(optimizer) not in (Adam, AdamW):
         return (
             f"the optimizer is {type(optimizer).__name__}: give torch.optim.AdamW or Adam, or "
@@ -149,26 +151,26 @@ def unserved(optimizer: Optimizer, *, scaled: bool) -> str:
 
 
 def moved(config: HookConfig, settings: tuple[float, float, float]) -> HookConfig:
-    """Returns the config whose memory has the betas and the eps of the optimiser.
+    """Returns a config with a memory that has the betas and the eps of the optimizer.
 
     Raises:
-        ConfigError: the memory has others of its own.
+        ConfigError: the memory was given with different ones.
     """
     if config.memory in (AUTO_CODEC, EfficientAdam.id):
         own = EfficientAdam(*settings).spec
         return replace(config, memory=own, plain_step=True)
-    given = config.memory if isinstance(config.memory, Memory) else make_memory(config.memory)
-    if given.spec != EfficientAdam(*settings).spec:
+    memory = config.memory if isinstance(config.memory, Memory) else make_memory(config.memory)
+    if memory.spec != EfficientAdam(*settings).spec:
         raise ConfigError(
-            f"memory {given.spec} was given, and the optimizer has {spelled(settings)}: give both "
+            f"memory {memory.spec} was given, and the optimizer has {spelled(settings)}: give both "
             "the same"
         )
     return replace(config, plain_step=True)
 
 
 def warn_of_adam(config: HookConfig, optimizers: Sequence[Optimizer], rank: int) -> None:
-    """Warns on rank 0 where a hook is given an Adam that `wrap_optimizer` would serve better."""
-    served = any(not unserved(one, scaled=False) for one in optimizers)
+    """Warns on rank 0 if a hook has an Adam that loses less with `wrap_optimizer`."""
+    served = any(not unserved(optimizer, scaled=False) for optimizer in optimizers)
     if rank == 0 and served and config.memory == AUTO_CODEC and made_by_memory(config):
         warnings.warn(
             f"a hook leaves the step to Adam, which loses more with {config.spec} than what "

@@ -1,4 +1,4 @@
-"""Momentum and weight decay that a memory applies in an optimiser's place."""
+"""Momentum and weight decay that a memory applies in place of an optimizer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +13,12 @@ from atomo.errors import CheckpointError, ConfigError
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
-from atomo.hooks.recipe_coding import check_recipe
+from atomo.hooks.resolve_options import check_recipe
 from atomo.hooks.states.own_memory import check_same
 from atomo.memory import Memory, kind_of
 from atomo.memory.momentum import Momentum
 
-__all__ = ["MomentumTransfer", "given_optimizers", "inner_optimizer", "move_momentum"]
+__all__ = ["MomentumTransfer", "as_optimizers", "inner_optimizer", "move_momentum"]
 
 MOMENTUM: Final = ("momentum", "nesterov")
 DECAY: Final = "weight_decay"
@@ -26,14 +26,16 @@ DECAY: Final = "weight_decay"
 Group = dict[str, Any]
 
 transfers: Final[WeakKeyDictionary[Optimizer, list[Group]]] = WeakKeyDictionary()
-"""The settings that each group of an optimiser had, and which a memory applies now."""
+"""The settings of each parameter group that moved from an optimizer to a memory."""
 
 
 @final
 @dataclass(frozen=True)
 class MomentumTransfer:
-    """The settings that leave some optimisers. States of these still have them, as plain SGD does,
-    so that a state may be loaded with a hook or without, and before or behind it.
+    """Transfer of settings from optimizers to a memory.
+
+    The states of the optimizers still contain the settings, as those of plain SGD do, so that a
+    state can be loaded with a hook or without, before or after the hook is created.
     """
 
     optimizers: Sequence[Optimizer] = ()
@@ -43,7 +45,7 @@ class MomentumTransfer:
         return bool(self.optimizers)
 
     def decay(self, parameters: Mapping[str, Tensor]) -> Decay:
-        """Returns the weight decay that left the optimisers."""
+        """Returns the weight decay that moved from the optimizers."""
         return Decay(parameters, self._decay_of) if DECAY in self.names else NO_DECAY
 
     def _decay_of(self, parameter: Tensor) -> float:
@@ -52,7 +54,7 @@ class MomentumTransfer:
 
     @cached_property
     def _groups(self) -> Mapping[Tensor, tuple[Optimizer, int]]:
-        """Maps each parameter to its optimiser, and the number of its group there."""
+        """Maps each parameter to its optimizer, and the index of its group."""
         return {
             parameter: (optimizer, number)
             for optimizer in self.optimizers
@@ -61,7 +63,7 @@ class MomentumTransfer:
         }
 
     def take(self) -> None:
-        """Takes the settings from the optimisers, once the memory that applies them is there."""
+        """Takes the settings from the optimizers, once there is a memory that applies them."""
         for optimizer in self.optimizers:
             groups = groups_of(optimizer)
             if optimizer not in transfers:
@@ -73,14 +75,14 @@ class MomentumTransfer:
 
 
 def groups_of(optimizer: Optimizer) -> list[Group]:
-    """Returns the groups of an optimiser, with the settings that it had before any were moved."""
+    """Returns the groups of an optimizer, with the settings that were moved before."""
     own = transfers.get(optimizer, [])
-    settings = [*own, *({} for _ in optimizer.param_groups[len(own) :])]
-    return [g | one for g, one in zip(optimizer.param_groups, settings, strict=True)]
+    moved = [*own, *({} for _ in optimizer.param_groups[len(own) :])]
+    return [g | settings for g, settings in zip(optimizer.param_groups, moved, strict=True)]
 
 
 def clear(optimizer: Optimizer) -> None:
-    """Has an optimiser apply none of the settings that were moved."""
+    """Sets the moved settings of an optimizer to zero."""
     for group, own in zip(optimizer.param_groups, transfers[optimizer], strict=True):
         group |= {name: type(value)() for name, value in own.items()}
     for state in optimizer.state.values():
@@ -88,16 +90,16 @@ def clear(optimizer: Optimizer) -> None:
 
 
 def put_back(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Completes a state that is being saved."""
+    """Adds the moved settings to a state that is being saved."""
     for group, own in zip(state["param_groups"], transfers[optimizer], strict=True):
         group |= own
 
 
 def take_again(optimizer: Optimizer) -> None:
-    """Takes the settings that a loaded state has, of which the weight decay counts from then on.
+    """Takes the settings of a loaded state; the weight decay of the state applies from then on.
 
     Raises:
-        CheckpointError: the momentum is not that of the memory.
+        CheckpointError: the momentum differs from that of the memory.
     """
     for group, own in zip(optimizer.param_groups, transfers[optimizer], strict=True):
         loaded = {name: group[name] for name in own}
@@ -113,7 +115,7 @@ def take_again(optimizer: Optimizer) -> None:
 
 
 def check_taken(optimizer: Optimizer, args: object, kwargs: object) -> None:
-    """Raises ConfigError where somebody has set again, before a step, a setting that was moved."""
+    """Raises ConfigError if a moved setting was set again before a step."""
     del args, kwargs
     names = [name for name in transfers[optimizer][0] if name != "nesterov"]
     for group in optimizer.param_groups:
@@ -132,10 +134,10 @@ def spelled(group: Mapping[str, Any]) -> str:
 
 
 def inner_optimizer(optimizer: object) -> Optimizer:
-    """Returns the optimiser of torch.optim that others may have wrapped, such as Accelerate.
+    """Returns the optimizer of torch.optim inside wrappers, such as that of Accelerate.
 
     Raises:
-        ConfigError: it is none, or averages gradients itself.
+        ConfigError: there is none, or it averages gradients itself.
     """
     if isinstance(getattr(optimizer, "exchange", None), Exchange):
         raise ConfigError("the optimizer is one of wrap_optimizer, which averages without a hook")
@@ -149,11 +151,11 @@ def inner_optimizer(optimizer: object) -> Optimizer:
     return optimizer
 
 
-def given_optimizers(config: HookConfig, optimizer: object) -> list[Optimizer]:
-    """Lists the optimiser that a hook is given; empty for None.
+def as_optimizers(config: HookConfig, optimizer: object) -> list[Optimizer]:
+    """Returns the argument `optimizer` of a hook as a list; empty for None.
 
     Raises:
-        ConfigError: it is none, or momentum is given beside it.
+        ConfigError: the argument is no optimizer, or `momentum` was given too.
     """
     if optimizer is None:
         return []
@@ -168,17 +170,20 @@ def given_optimizers(config: HookConfig, optimizer: object) -> list[Optimizer]:
 def move_momentum(
     config: HookConfig, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
 ) -> tuple[HookConfig, MomentumTransfer]:
-    """Returns the config with the momentum of SGD, where the memory is one that applies it; and the
-    settings to take from the optimisers then.
+    """Returns a config with the momentum of SGD, and the transfer of the settings.
+
+    If the memory does not apply momentum, or SGD has none, returns the config unchanged, and an
+    empty transfer.
 
     Args:
         config: how gradients are averaged, without momentum.
-        optimizers: that step the parameters.
-        parameters: whose gradients are averaged.
+        optimizers: the optimizers of the parameters.
+        parameters: the parameters with averaged gradients.
 
     Raises:
-        ConfigError: the groups have different momentum, dampening, or maximise, or a momentum that
-            is not the recipe's; or parameters of the model and of the optimisers differ.
+        ConfigError: the groups differ in momentum, use dampening or maximize, or have a momentum
+            that is not that of the recipe; or the model and the optimizers have different
+            parameters.
     """
     plain = [optimizer for optimizer in optimizers if isinstance(optimizer, SGD)]
     groups = [group for optimizer in plain for group in groups_of(optimizer)]
@@ -186,40 +191,40 @@ def move_momentum(
     if not any(group["momentum"] for group in groups):
         return config, MomentumTransfer()
     momentum, nesterov = max((group["momentum"], group["nesterov"]) for group in groups)
-    given = with_momentum(config, momentum, nesterov)
-    kind = given.memory_kind
+    changed = with_momentum(config, momentum, nesterov)
+    kind = changed.memory_kind
     if not kind.has_momentum:
         return config, MomentumTransfer()
     check_groups(groups, kind.id)
     check_parameters(groups, parameters)
-    return given, MomentumTransfer(
+    return changed, MomentumTransfer(
         plain, (*MOMENTUM, DECAY) if kind.decay_has_momentum else MOMENTUM
     )
 
 
 def with_momentum(config: HookConfig, momentum: float, nesterov: bool) -> HookConfig:
-    """Returns the config whose memory applies a momentum.
+    """Returns a config with a memory that applies the momentum, if the memory can.
 
     Raises:
-        ConfigError: the memory has another momentum of its own, or no Nesterov's.
+        ConfigError: the memory has another momentum of its own, or no Nesterov momentum.
     """
     if isinstance(config.memory, Memory) and config.memory.has_momentum:
         check_same(config.memory, (momentum, nesterov), "the optimizer")
         return config
-    given = replace(config, momentum=momentum, nesterov=nesterov)
-    if kind_of(given.memory_spec) is not Momentum:
-        return given
+    changed = replace(config, momentum=momentum, nesterov=nesterov)
+    if kind_of(changed.memory_spec) is not Momentum:
+        return changed
     own = f"{Momentum.id}(beta={momentum})"
-    if given.memory_spec not in (Momentum.id, own) or nesterov:
+    if changed.memory_spec not in (Momentum.id, own) or nesterov:
         raise ConfigError(
-            f"memory {given.memory_spec} applies its own momentum, and the optimizer has momentum "
-            f"{momentum:g}{' of Nesterov' * nesterov}: give one of the two"
+            f"memory {changed.memory_spec} applies its own momentum, and the optimizer has "
+            f"momentum {momentum:g}{' of Nesterov' * nesterov}: give one of the two"
         )
     return replace(config, memory=own)
 
 
 def check_groups(groups: Sequence[Group], memory: str) -> None:
-    """Raises ConfigError where one memory cannot do what all groups do."""
+    """Raises ConfigError if one momentum in the memory cannot replace that of all groups."""
     kinds = {(g["momentum"], g["nesterov"], g["dampening"], g["maximize"]) for g in groups}
     if len(kinds) > 1 or groups[0]["dampening"] or groups[0]["maximize"]:
         raise ConfigError(
@@ -229,12 +234,12 @@ def check_groups(groups: Sequence[Group], memory: str) -> None:
 
 
 def check_parameters(groups: Sequence[Group], parameters: Iterable[Tensor]) -> None:
-    """Raises ConfigError where a memory would give momentum to other parameters than the groups."""
+    """Raises ConfigError if the averaged parameters are not those of the groups."""
     averaged = set(parameters)
     stepped = {p for group in groups for p in group["params"] if p.requires_grad}
     if averaged != stepped:
         raise ConfigError(
             f"{len(stepped - averaged)} of the optimizer's {len(stepped)} parameters are not the "
             f"model's, and {len(averaged - stepped)} of the model's {len(averaged)} not the "
-            "optimizer's: momentum moves into a memory where both have the same"
+            "optimizer's: momentum moves into a memory if both have the same"
         )

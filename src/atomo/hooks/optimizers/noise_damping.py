@@ -1,8 +1,8 @@
-"""Noise damping in hooks: SGD's learning rate, shortened by the noise of an unbiased codec.
+"""Noise damping in hooks: the learning rate of SGD, scaled by the noise of an unbiased codec.
 
-The rule is that of runs, `atomo.training.optim.noise_damping`. Here the optimiser is the caller's:
-its learning rates are scaled inside `step` alone, so that schedulers and states never have the
-scaled values.
+The rule is that of runs, `atomo.training.optim.noise_damping`. The optimizer belongs to the caller,
+so its learning rates are scaled only inside `step`: schedulers and states never see the scaled
+values.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,37 +23,37 @@ __all__ = ["damp", "release", "resolve_damping"]
 def resolve_damping(
     config: HookConfig, optimizers: Sequence[Optimizer], parameters: Iterable[Tensor]
 ) -> tuple[HookConfig, list[Optimizer]]:
-    """Returns the config with damping on or off, and the optimisers whose steps it shortens.
+    """Returns a config with damping on or off, and the optimizers to damp.
 
     Args:
-        config: how gradients are averaged; a `noise_damping` of None: on where possible.
-        optimizers: step the parameters, as far as is known.
-        parameters: whose gradients are averaged.
+        config: how gradients are averaged. If `noise_damping` is None, damping is on if possible.
+        optimizers: the known optimizers of the parameters.
+        parameters: the parameters with averaged gradients.
 
     Raises:
-        ConfigError: `noise_damping` is True, and damping is impossible.
+        ConfigError: `noise_damping` is True, and damping is not possible.
     """
     reason = config.undamped_by or optimizer_reason(optimizers, parameters, config.noise_damping)
     if config.noise_damping and reason:
         raise ConfigError(f"noise_damping=True: {reason}")
     damps = config.noise_damping is not False and not reason
-    chosen: list[Optimizer] = [one for one in optimizers if isinstance(one, SGD)] if damps else []
-    return replace(config, noise_damping=damps), chosen
+    damped: list[Optimizer] = [o for o in optimizers if damps and isinstance(o, SGD)]
+    return replace(config, noise_damping=damps), damped
 
 
 def optimizer_reason(
-    optimizers: Sequence[Optimizer], parameters: Iterable[Tensor], asked: bool | None
+    optimizers: Sequence[Optimizer], parameters: Iterable[Tensor], required: bool | None
 ) -> str:
-    """Returns the reason why no step of these optimisers can be shortened; empty: they can."""
-    plain = [one for one in optimizers if isinstance(one, SGD)]
-    others = [one for one in optimizers if not isinstance(one, SGD)]
+    """Returns the reason why the steps of these optimizers cannot be damped; empty: they can."""
+    supported = [optimizer for optimizer in optimizers if isinstance(optimizer, SGD)]
+    unsupported = [optimizer for optimizer in optimizers if not isinstance(optimizer, SGD)]
     if not optimizers:
         return "the hook knows no optimizer whose learning rate it could scale; give optimizer=..."
-    if others and (asked or not plain):
-        name = type(others[0]).__name__
+    if unsupported and (required or not supported):
+        name = type(unsupported[0]).__name__
         return f"the learning rate of SGD is scaled, and the optimizer is {name}; leave it out"
     averaged = set(parameters)
-    stepped = {p for o in plain for g in o.param_groups for p in g["params"] if p.requires_grad}
+    stepped = {p for o in supported for g in o.param_groups for p in g["params"] if p.requires_grad}
     if surplus := len(stepped - averaged):
         return (
             f"{surplus} of the optimizer's {len(stepped)} parameters are not the model's, and "
@@ -63,14 +63,14 @@ def optimizer_reason(
 
 
 def damp(optimizers: Iterable[Optimizer], meter: NoiseMeter | None) -> None:
-    """Scales the learning rates of optimisers by the factor of a meter, if there is one."""
+    """Scales the learning rates of optimizers by the factor of a meter, if there is a meter."""
     if meter is not None:
         for optimizer in optimizers:
             dampers[optimizer] = Damper(optimizer, meter)
 
 
 def release(optimizers: Iterable[Optimizer]) -> None:
-    """Ends the scaling by former hooks of these optimisers."""
+    """Ends the scaling by former hooks of these optimizers."""
     for optimizer in optimizers:
         if former := dampers.pop(optimizer, None):
             former.remove()
@@ -78,18 +78,18 @@ def release(optimizers: Iterable[Optimizer]) -> None:
 
 @final
 class Damper:
-    """Step hooks of one optimiser, which scale its learning rates in `step` alone."""
+    """Step hooks of an optimizer, which scale its learning rates only inside `step`."""
 
     def __init__(self, optimizer: Optimizer, meter: NoiseMeter) -> None:
-        self._meter = ref(meter)  # the optimiser may outlive the hook
-        self._scaled: list[tuple[dict[str, Any], Any, Any]] = []  # groups, with both their rates
+        self._meter = ref(meter)  # weak: the optimizer may outlive the hook
+        self._scaled: list[tuple[dict[str, Any], Any, Any]] = []  # group, its rate, scaled rate
         self._handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
         ]
 
     def remove(self) -> None:
-        """Leaves the optimiser as it was."""
+        """Removes the step hooks."""
         for handle in self._handles:
             handle.remove()
 
@@ -113,7 +113,7 @@ class Damper:
         return evaluate
 
     def _scale(self, optimizer: Optimizer) -> None:
-        self._restore()  # a step that failed has not come to its end
+        self._restore()  # the post hook of a failed step did not run
         meter = self._meter()
         if meter is None or meter.factor == 1:
             return
@@ -128,7 +128,7 @@ class Damper:
 
     def _restore(self) -> None:
         for group, rate, scaled in self._scaled:
-            if group["lr"] is scaled:  # nobody has set another one since
+            if group["lr"] is scaled:  # no other rate was set since
                 group["lr"] = rate
         self._scaled.clear()
 

@@ -1,4 +1,4 @@
-"""Weight decay that gradients get before they are encoded, in the place of an optimiser's."""
+"""Weight decay that is added to gradients before the codec, in place of the optimizer."""
 
 from collections.abc import Callable, Mapping
 from typing import Final, final
@@ -15,30 +15,31 @@ __all__ = ["NO_DECAY", "Decay", "local"]
 class Decay:
     """The weight decay of parameters, by name.
 
-    A memory applies momentum to gradient and decay together, as plain SGD does. All ranks have the
-    same weights, so that the average has the decay once.
+    A memory applies momentum to the sum of gradient and decay, as plain SGD does. All ranks have
+    the same weights, so the average contains the decay once.
     """
 
     def __init__(
         self, parameters: Mapping[str, Tensor], decay_of: Callable[[Tensor], float]
     ) -> None:
-        """Makes the decay of these parameters.
+        """Creates the decay of these parameters.
 
         Args:
-            parameters: by name; of a DTensor, gradients are of the local rows.
-            decay_of: the decay of one of them at the moment.
+            parameters: the parameters by name; the gradients of a DTensor are those of its local
+                rows.
+            decay_of: returns the current decay of a parameter.
         """
         self._parameters, self._decay_of = dict(parameters), decay_of
 
     def add_to(self, gradients: Mapping[str, Tensor], scale: float) -> None:
         """Adds the decay to gradients, in place.
 
-        A gradient that is zero throughout stays so: its parameter was not used on this rank, and
-        takes no part in the average.
+        A gradient of zeros does not change: its parameter was not used on this rank, and is not
+        part of the average.
 
         Args:
-            gradients: by parameter name.
-            scale: the factor that they were multiplied with.
+            gradients: the gradients by parameter name.
+            scale: the factor by which the gradients were multiplied.
         """
         decays = {name: decay for name in gradients if (decay := self._of(name))}
         if not decays:
@@ -55,7 +56,7 @@ class Decay:
 
 
 def local(parameter: Tensor) -> Tensor:
-    """Returns the weights that this rank has of a parameter."""
+    """Returns the weights of a parameter on this rank."""
     weights = parameter.detach()
     return weights.to_local() if isinstance(weights, DTensor) else weights
 

@@ -1,4 +1,4 @@
-"""Checks for models that the hook for FSDP2 cannot serve."""
+"""Checks for models that the hook for FSDP2 does not support."""
 
 from collections.abc import Mapping
 
@@ -15,29 +15,29 @@ __all__ = ["check_config", "check_meshes", "sharded_parameters"]
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
-    """Returns all parameters that need a gradient, by name.
+    """Returns all parameters that require a gradient, by name.
 
     Raises:
-        ConfigError: FSDP2 does not hold them.
+        ConfigError: FSDP2 has not sharded all of them.
     """
     if any(isinstance(module, FullyShardedDataParallel) for module in model.modules()):
         raise ConfigError(
-            "the model is wrapped in FullyShardedDataParallel (FSDP1), which is not served: shard "
-            "it with torch.distributed.fsdp.fully_shard (FSDP2)"
+            "the model is wrapped in FullyShardedDataParallel (FSDP1), which is not supported: "
+            "shard it with torch.distributed.fsdp.fully_shard (FSDP2)"
         )
     if not isinstance(model, FSDPModule):
         raise ConfigError(
             f"a model that fully_shard was called on is needed, not a {type(model).__name__}"
         )
-    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    for name, parameter in found.items():
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for name, parameter in parameters.items():
         if not isinstance(parameter, DTensor):
             raise ConfigError(f"parameter {name} is not sharded: FSDP2 was told to ignore it")
-    return {name: p for name, p in found.items() if isinstance(p, DTensor)}
+    return {name: p for name, p in parameters.items() if isinstance(p, DTensor)}
 
 
 def check_config(config: HookConfig) -> None:
-    """Raises ConfigError for what cannot be had of single shards, one after the other."""
+    """Raises ConfigError for a memory that needs all shards together."""
     if make_memory(config.memory_spec).needs_norm:
         raise ConfigError(
             f"memory {config.memory_spec} clips by the norm of the whole gradient, which no rank "
@@ -49,14 +49,14 @@ def check_meshes(parameters: Mapping[str, DTensor], replicas: object) -> DeviceM
     """Returns the mesh of the replicas.
 
     Raises:
-        ConfigError: shards are not whole rows, or averaged already; or replicas are none.
+        ConfigError: FSDP2 averages between replicas itself, or `replicas` is no mesh of replicas.
     """
     for name, parameter in parameters.items():
         if parameter.device_mesh.ndim != 1:
             raise ConfigError(
                 f"parameter {name} lies on a mesh of {parameter.device_mesh.ndim} dimensions: call "
-                "fully_shard with that of the shards alone, such as mesh['shard'], for with more "
-                "FSDP2 averages between replicas itself, before the hook"
+                "fully_shard with the mesh of the shards alone, such as mesh['shard'], since with "
+                "more dimensions FSDP2 averages between replicas itself, before the hook"
             )
     if not isinstance(replicas, DeviceMesh):
         raise ConfigError(
@@ -73,12 +73,12 @@ def check_meshes(parameters: Mapping[str, DTensor], replicas: object) -> DeviceM
 
 
 def check_apart(name: str, shards: DeviceMesh, replicas: DeviceMesh) -> None:
-    """Raises ConfigError where ranks with other rows of a parameter are said to be its replicas."""
+    """Raises ConfigError if ranks of `replicas` have different rows of a parameter."""
     rows, same = set(ranks_of(shards)), ranks_of(replicas)
     if len(rows.intersection(same)) > 1:
         raise ConfigError(
-            f"ranks {same} are to average the rows of {name} that they have, and ranks "
-            f"{sorted(rows)} have other ones each: replicas is the mesh that crosses that of the "
+            f"ranks {same} are to average their rows of {name}, but each of the ranks "
+            f"{sorted(rows)} has other rows: replicas is the mesh that crosses the mesh of the "
             "shards, such as mesh['replicate'] of init_device_mesh(..., (hosts, 8), "
             "mesh_dim_names=('replicate', 'shard')); a model with one replica has none"
         )

@@ -1,7 +1,7 @@
-"""Layout of gradients in the flat tensor that FSDP2's reduce-scatter leaves of a module on a rank.
+"""Layout of gradients in the flat tensor that FSDP2's reduce-scatter leaves on a rank.
 
-FSDP2 hands that over without a word about what is in it. Its own records say so, and PyTorch makes
-no promise about them: this file alone reads them.
+FSDP2 passes the tensor to the hook without its layout. The layout is in private records of FSDP2,
+which PyTorch may change; only this file reads them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,36 +20,36 @@ __all__ = ["ParameterShard", "cut_up", "sharded_modules", "shards_of"]
 @final
 @dataclass(frozen=True)
 class ParameterShard:
-    """One parameter's rows on this rank."""
+    """The rows of a parameter on this rank."""
 
     name: str
     shape: Size
     """Shape of the rows on this rank."""
     room: int
-    """Entries, with the padding that makes all ranks' shards equally long."""
+    """Number of entries, with the padding that makes the shards of all ranks equally long."""
 
 
 def sharded_modules(model: nn.Module) -> list[FSDPModule]:
-    """Lists the modules that `fully_shard` was called on, if they have parameters.
+    """Lists the modules on which `fully_shard` was called, without those that have no parameters.
 
     Raises:
-        ConfigError: parameters of one are sharded over several meshes.
+        ConfigError: the parameters of a module are sharded over several meshes.
     """
-    found: list[FSDPModule] = [
+    sharded: list[FSDPModule] = [
         m for m in model.modules() if isinstance(m, FSDPModule) and groups_of(m)
     ]
-    if any(len(groups_of(module)) > 1 for module in found):
+    if any(len(groups_of(module)) > 1 for module in sharded):
         raise ConfigError(
             "a module's parameters are sharded over several meshes (shard_placement_fn), and FSDP2 "
             "takes no hook there: give all of them one"
         )
-    return found
+    return sharded
 
 
 def groups_of(module: FSDPModule) -> list[Any]:
-    """Returns FSDP2's records of the parameters that are gathered and reduced together."""
+    """Returns FSDP2's records of the parameters that it gathers and reduces together."""
     state = module._get_fsdp_state()
-    # PyTorch 2.10 has one or none; later ones a list.
+    # PyTorch 2.10 has one group or None; later versions have a list.
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:
         groups = [getattr(state, "_fsdp_param_group", None)]
@@ -57,41 +57,41 @@ def groups_of(module: FSDPModule) -> list[Any]:
 
 
 def shards_of(module: FSDPModule, names: Mapping[Tensor, str]) -> list[ParameterShard]:
-    """Lists the shards that a module's reduce-scatter leaves here, in order.
+    """Lists the shards that the reduce-scatter of a module leaves on this rank, in order.
 
     Args:
-        module: of `sharded_modules`.
-        names: of all parameters of the model.
+        module: a module of `sharded_modules`.
+        names: the names of all parameters of the model that require a gradient.
 
     Raises:
-        ConfigError: one of its parameters is none of the model's that need a gradient.
+        ConfigError: a parameter of the module is not among them.
     """
     (group,) = groups_of(module)
-    # Where PyTorch has this, gradients of one dtype lie together; it knows once a forward pass has
-    # begun.
+    # If PyTorch has this attribute, gradients of one dtype lie together. FSDP2 sets the attribute
+    # in the first forward pass.
     order = getattr(group, "_reduce_scatter_param_indices", []) or range(len(group.fsdp_params))
     records = [group.fsdp_params[index] for index in order]
-    return [shard_of(one, names) for one in records if one.sharded_param.requires_grad]
+    return [shard_of(record, names) for record in records if record.sharded_param.requires_grad]
 
 
 def shard_of(record: Any, names: Mapping[Tensor, str]) -> ParameterShard:
-    """Reads one of FSDP2's records of a parameter."""
+    """Returns the shard of a record of FSDP2."""
     name = names.get(record.sharded_param)
     if name is None:
         raise ConfigError(
-            f"a parameter of {record.sharded_size.numel()} entries here has a gradient, and "
-            "fsdp_hook has not seen it: call that when the model has its weights, and what needs a "
-            "gradient stays as it is"
+            f"a parameter of {record.sharded_size.numel()} entries on this rank has a gradient, "
+            "and fsdp_hook has not seen it: call fsdp_hook when the weights are initialized, and "
+            "do not change requires_grad afterwards"
         )
     room = record.padded_sharded_param_size.numel()
     return ParameterShard(name, record.sharded_size, room)
 
 
 def cut_up(reduced: Float[Tensor, " n"], shards: list[ParameterShard]) -> dict[str, Tensor]:
-    """Returns views of the gradients in a flat tensor; none of parameters without rows here.
+    """Returns views of the gradients in a flat tensor, for parameters with rows on this rank.
 
     Raises:
-        ConfigError: it has not the length of all of them: some had no gradient.
+        ConfigError: the tensor has another length, since some parameters have no gradient.
     """
     expected = sum(shard.room for shard in shards)
     if reduced.numel() != expected:
@@ -106,7 +106,7 @@ def cut_up(reduced: Float[Tensor, " n"], shards: list[ParameterShard]) -> dict[s
 def places(
     reduced: Float[Tensor, " n"], shards: list[ParameterShard]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yields each gradient that has entries here."""
+    """Yields each gradient that has entries on this rank."""
     start = 0
     for shard in shards:
         if entries := shard.shape.numel():

@@ -1,4 +1,4 @@
-"""The exchange of a hook of FSDP2, whose memories are sharded as their parameters are."""
+"""The exchange of a hook for FSDP2. Its memories are sharded as the parameters are."""
 
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -21,20 +21,20 @@ SHARD: Final = ", shard "  # in names of factors
 
 @final
 class ShardedExchange:
-    """The averages between the replicas of one model."""
+    """Exchange between the replicas of a sharded model."""
 
     def __init__(
         self, exchange: Exchange, parameters: Mapping[str, DTensor], vectors: tuple[str, ...]
     ) -> None:
-        """Wraps the exchange of the rows that this rank has of these parameters.
+        """Wraps the exchange of the local rows of these parameters.
 
         Args:
-            exchange: its parameters are the local rows.
-            parameters: by name.
-            vectors: what the memory keeps of each: `Memory.vectors`.
+            exchange: the exchange of the local rows.
+            parameters: the sharded parameters by name.
+            vectors: the prefixes of a parameter's entries in the memory: `Memory.vectors`.
         """
         self._exchange, self._parameters = exchange, dict(parameters)
-        self._owners = {kind + name: one for kind in vectors for name, one in parameters.items()}
+        self._owners = {kind + name: p for kind in vectors for name, p in parameters.items()}
 
     @property
     def rank(self) -> int:
@@ -55,20 +55,21 @@ class ShardedExchange:
         return f"Sharded{self._exchange!r}"
 
     def at_rate(self, rate: float) -> None:
-        """Tells the learning rate of the next step to a memory in units of the update."""
+        """Passes the learning rate of the next step to a memory in units of the update."""
         self._exchange.at_rate(rate)
 
     def state_dict(self, ranks: int | None = None, shards: int | None = None) -> State:
-        """Returns what this rank keeps back, for torch.distributed.checkpoint on all ranks.
+        """Returns the state of this rank, for torch.distributed.checkpoint on all ranks.
 
-        Each replica's memories are DTensors over its shards, as the parameters are, so that they
-        are found again on another number of shards. The factors of PowerSGD and ACP-SGD belong to
-        one shard each, and have its number in their names: on another number of shards they begin
-        anew.
+        The memories of a replica are DTensors over its shards, as the parameters are, so that
+        another number of shards can load them. The factors of PowerSGD and ACP-SGD belong to one
+        shard each, and have its number in their names: another number of shards starts with new
+        factors.
 
         Args:
-            ranks: how many replicas saved what is to be filled in; None: this is to be saved.
-            shards: how many shards a replica had there; None: as many as here.
+            ranks: to load a checkpoint in place, the number of replicas that saved it; None: to
+                save.
+            shards: the number of shards of a replica in that checkpoint; None: as now.
 
         Raises:
             ConfigError: `shards` is no whole number from 1.
@@ -78,19 +79,19 @@ class ShardedExchange:
         state = self._exchange.state_dict(ranks)
         if FACTORS in state:
             state |= self._named(state.pop(FACTORS), shards)
-        spread = {number: self._spread(kept) for number, kept in state[MEMORIES].items()}
+        spread = {number: self._spread(memory) for number, memory in state[MEMORIES].items()}
         return state | {MEMORIES: spread}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replaces what is kept back and the number of the step.
+        """Loads a state: the memories and the number of the step.
 
-        From another number of replicas the sum of what they kept stays what it was. Factors of
-        another number of shards are left out: the next step draws new ones.
+        If the number of replicas has changed, the sum of all memories is unchanged. If the number
+        of shards has changed, factors are not loaded, and the next step draws new ones.
 
         Raises:
-            CheckpointError: it is no such state, or of another model or memory.
+            CheckpointError: the state is invalid, or belongs to another model or memory.
         """
-        own = {number: local(kept) for number, kept in state.get(MEMORIES, {}).items()}
+        own = {number: local(memory) for number, memory in state.get(MEMORIES, {}).items()}
         factors = self._own(state.get(FACTORS, {}))
         self._exchange.load_state_dict({**state, FACTORS: factors, MEMORIES: own})
 
@@ -100,19 +101,19 @@ class ShardedExchange:
         return max(parameter.device_mesh.size() for parameter in self._parameters.values())
 
     def _named(self, factors: Mapping[str, Tensor], shards: int | None) -> State:
-        """Returns factors by names that no other shard has; none from other numbers of shards.
+        """Returns factors by names with the number of the shard; none for another number of shards.
 
-        Equal names are replicas to torch.distributed.checkpoint, which stores one of them.
+        torch.distributed.checkpoint takes tensors of equal names for replicas, and stores one.
         """
-        found: State = {SHARDS: self._shards}
+        entries: State = {SHARDS: self._shards}
         if not factors or shards not in (None, self._shards):
-            return found
+            return entries
         meshes = {entry: self._parameters[parameter_of(entry)].device_mesh for entry in factors}
-        return found | {FACTORS: {e + shard_of(mesh): factors[e] for e, mesh in meshes.items()}}
+        return entries | {FACTORS: {e + shard_of(mesh): factors[e] for e, mesh in meshes.items()}}
 
     def _own(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the factors of this rank's shards among those of a state."""
-        ends = {name: shard_of(one.device_mesh) for name, one in self._parameters.items()}
+        """Returns the factors of a state that belong to the shards of this rank."""
+        ends = {name: shard_of(p.device_mesh) for name, p in self._parameters.items()}
         parts = {name: name.rpartition(SHARD) for name in named}
         return {
             entry: named[name]
@@ -120,20 +121,21 @@ class ShardedExchange:
             if ends.get(parameter_of(entry)) == word + number
         }
 
-    def _spread(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Lays a memory's entries out as their parameters lie: all ranks have all of them,
-        also where a rank has no rows.
+    def _spread(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the entries of a memory, sharded as their parameters are.
+
+        All ranks have all entries, also for parameters without rows on a rank.
         """
-        mine = {entry: one.to_local().detach() for entry, one in self._owners.items()}
-        none = {entry: torch.empty_like(one) for entry, one in mine.items() if not one.numel()}
+        rows = {entry: parameter.to_local().detach() for entry, parameter in self._owners.items()}
+        empty = {entry: torch.empty_like(r) for entry, r in rows.items() if not r.numel()}
         return {
-            entry: as_rows_of(self._owners[entry], one) if entry in self._owners else one
-            for entry, one in (none | {**kept}).items()
+            entry: as_rows_of(self._owners[entry], value) if entry in self._owners else value
+            for entry, value in (empty | {**memory}).items()
         }
 
 
 def parameter_of(entry: str) -> str:
-    """Returns the name of the parameter that a factor is of.
+    """Returns the name of the parameter of a factor.
 
     >>> parameter_of("q/layer.weight")
     'layer.weight'
@@ -142,18 +144,18 @@ def parameter_of(entry: str) -> str:
 
 
 def shard_of(mesh: DeviceMesh) -> str:
-    """Returns the words for this rank's shard: its number, and how many there are."""
+    """Returns the suffix of names for the shard of this rank: its number, and the total."""
     return f"{SHARD}{mesh.get_local_rank()} of {mesh.size()}"
 
 
 def as_rows_of(parameter: DTensor, rows: Tensor) -> DTensor:
-    """Makes a tensor like a parameter, of which this rank has these rows."""
+    """Returns a DTensor sharded like a parameter, with these rows on this rank."""
     mesh, placements = parameter.device_mesh, parameter.placements
     shape, stride = parameter.shape, parameter.stride()
     return DTensor.from_local(rows, mesh, placements, shape=shape, stride=stride)
 
 
-def local(kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns a memory's entries, as far as this rank has them."""
-    mine = {n: one.to_local() if isinstance(one, DTensor) else one for n, one in kept.items()}
-    return {name: one for name, one in mine.items() if one.numel()}
+def local(memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the local part of a memory's entries, without empty ones."""
+    own = {n: e.to_local() if isinstance(e, DTensor) else e for n, e in memory.items()}
+    return {name: entry for name, entry in own.items() if entry.numel()}

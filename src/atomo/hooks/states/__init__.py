@@ -1,1 +1,1 @@
-"""States of hooks in checkpoints of other programs, and over another number of ranks."""
+"""States of hooks in the checkpoints of other programs, also with another number of ranks."""

@@ -1,4 +1,4 @@
-"""A partition into messages as PyTorch's DistributedDataParallel takes it."""
+"""A partition of gradients into buckets, as DistributedDataParallel takes it."""
 
 from typing import Final
 
@@ -10,11 +10,11 @@ from atomo.options.grouping import bucket_caps, grouping
 
 __all__ = ["bucket_cap_mb_list"]
 
-FLOAT_BYTES: Final = 4  # what --fusion counts, whatever the parameters are
+FLOAT_BYTES: Final = 4  # --fusion counts float32, whatever the dtype of the parameters
 
 
 def bucket_cap_mb_list(model: nn.Module, fusion: str) -> list[float]:
-    """Returns a `--fusion`, such as `atomo explain` prints, as bucket sizes for DDP.
+    """Returns the bucket sizes for DDP of a value of `--fusion`, as `atomo explain` prints it.
 
         caps = atomo.bucket_cap_mb_list(model, "cuts:3,7,12")
         ddp = DistributedDataParallel(model, bucket_cap_mb_list=caps)
@@ -22,20 +22,21 @@ def bucket_cap_mb_list(model: nn.Module, fusion: str) -> list[float]:
     >>> bucket_cap_mb_list(nn.Linear(1024, 1024), "layer")
     [0.00390625, 4.0]
 
-    DDP, with a hook or without, then has these buckets from its second backward pass on, when it
-    knows in which order gradients are there: where that is the reverse of the parameters' order, as
-    in most models. With `find_unused_parameters` and no `static_graph` it never divides anew.
+    DDP, with a hook or without, has these buckets from its second backward pass on, if gradients
+    are ready in the reverse order of the parameters, as in most models. With
+    `find_unused_parameters` and without `static_graph`, DDP does not rebuild its buckets.
 
     Args:
-        model: before DDP wraps it.
-        fusion: "layer", "one", "count:8", "bytes:4" (of gradients as float32), "cuts:3,7,12".
+        model: the model, before DDP wraps it.
+        fusion: "layer", "one", "count:8", "bytes:4" (MB of gradients as float32), "cuts:3,7,12".
 
     Returns:
-        MiB of each bucket, the last parameters' first.
+        The size of each bucket in MiB; the bucket of the last parameters is first.
 
     Raises:
-        ConfigError: it cannot be read, must be found where a job starts ("auto"), is of another
-            number of parameters, or they are of several dtypes or devices, which DDP keeps apart.
+        ConfigError: `fusion` is invalid, must be measured in a job ("auto"), or is for another
+            number of parameters; or the parameters have several dtypes or devices, for which DDP
+            makes separate buckets.
     """
     check_buckets(model, fusion)
     trained = [p for p in model.parameters() if p.requires_grad][::-1]
@@ -50,7 +51,7 @@ def bucket_cap_mb_list(model: nn.Module, fusion: str) -> list[float]:
 
 
 def check_buckets(model: object, fusion: object) -> None:
-    """Raises ConfigError where the arguments are of other types."""
+    """Raises ConfigError for arguments of other types."""
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model must be a torch.nn.Module, got {described(model)}")
     if not isinstance(fusion, str):

@@ -1,4 +1,4 @@
-"""Memories that callers have made, each for one hook on one rank."""
+"""Memory objects of callers; each serves one hook on one rank."""
 
 from typing import Final
 from weakref import WeakSet
@@ -8,55 +8,54 @@ from atomo.memory import Memory
 
 __all__ = ["check_fresh", "check_same", "momentum_of", "take"]
 
-taken: Final[WeakSet[Memory]] = WeakSet()
+used: Final[WeakSet[Memory]] = WeakSet()
 
 
 def check_fresh(memory: str | Memory) -> None:
-    """Raises ConfigError for a memory that another hook has, or that holds something."""
+    """Raises ConfigError for a memory that another hook uses, or that is not empty."""
     if isinstance(memory, str):
         return
-    if memory in taken:
+    if memory in used:
         raise ConfigError(
-            f"memory {memory.spec} is another hook's or rank's already: make one for each"
+            f"memory {memory.spec} already serves another hook or rank: create one for each"
         )
     if memory.state_dict():
         raise ConfigError(
-            f"memory {memory.spec} holds something, and a hook begins with an empty one: load a "
+            f"memory {memory.spec} is not empty, and a hook begins with an empty memory: load a "
             "state into the hook"
         )
 
 
 def take(memory: Memory, workers: int) -> Memory:
-    """Takes a memory, for one hook alone.
+    """Reserves a memory for one hook.
 
     Raises:
-        ConfigError: it is no fresh one, or was made for another number of workers.
+        ConfigError: the memory is used or not empty, or was made for another number of workers.
     """
     check_fresh(memory)
     memory.check_workers(workers)
-    taken.add(memory)
+    used.add(memory)
     return memory
 
 
 def momentum_of(memory: object, momentum: float, nesterov: bool) -> tuple[float, bool]:
-    """Returns the momentum that a memory was made with, if it takes any, or else what is given.
+    """Returns the momentum that a memory object was made with, or else that of the options.
 
     Raises:
-        ConfigError: they differ.
+        ConfigError: both have a momentum, and these differ.
     """
-    given = momentum, nesterov
     if not isinstance(memory, Memory) or not memory.takes_momentum:
-        return given
+        return momentum, nesterov
     if momentum or nesterov:
-        check_same(memory, given, "the hook")
+        check_same(memory, (momentum, nesterov), "the hook")
     return memory.applied
 
 
-def check_same(memory: Memory, given: tuple[float, bool], place: str) -> None:
-    """Raises ConfigError where a memory was made with another momentum."""
-    if memory.applied != given:
+def check_same(memory: Memory, applied: tuple[float, bool], place: str) -> None:
+    """Raises ConfigError if a memory was made with another momentum."""
+    if memory.applied != applied:
         own = memory.applied
         raise ConfigError(
             f"memory {memory.spec} was made with momentum={own[0]:g}, nesterov={own[1]}, and "
-            f"{place} has momentum={given[0]}, nesterov={given[1]}: give both the same"
+            f"{place} has momentum={applied[0]}, nesterov={applied[1]}: give both the same"
         )

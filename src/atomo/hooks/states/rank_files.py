@@ -1,8 +1,8 @@
-"""The state of an exchange, as a file of each rank in the folder of somebody else's checkpoint.
+"""The state of an exchange: one file for each rank, in the checkpoint folder of a framework.
 
-Every rank writes its own, beside the states of random numbers that frameworks write so: nothing
-travels, and a checkpoint of many ranks is no burden to the first. Another number of ranks reads
-them too; the sum of all memories stays what it was.
+Every rank writes its own file, as frameworks do with the states of random numbers. So nothing is
+gathered at the first rank. Another number of ranks can read the files too; the sum of all memories
+is unchanged.
 """
 
 import json
@@ -23,21 +23,21 @@ from atomo.workloads.models.pretrained.tensor_files import READ_ERRORS
 __all__ = ["exists", "load_ranks", "save_rank"]
 
 MEMORY: Final = "memory"
-ABOUT: Final = "atomo"  # in the header of a file: what is no tensor, as JSON
+ABOUT: Final = "atomo"  # the key in the header of a file: all that is no tensor, as JSON
 
 
 def save_rank(exchange: Exchange, folder: Path, model: int = 0) -> None:
-    """Writes what this rank keeps; every rank does so. The file is there whole, or not at all.
+    """Writes the state of this rank. Every rank calls this. The file is complete, or absent.
 
-    Among several ranks of a host it is the first that has something to write.
+    If a host counts as one worker, its first rank writes the state.
 
     Args:
-        exchange: of one model, between two steps.
-        folder: of the checkpoint.
-        model: its number among those that are trained together.
+        exchange: the exchange of a model, between two steps.
+        folder: the folder of the checkpoint.
+        model: the number of the model among those that are trained together.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: the file cannot be written.
     """
     if not exchange.owner.keeps:
         return
@@ -51,15 +51,17 @@ def save_rank(exchange: Exchange, folder: Path, model: int = 0) -> None:
 
 
 def load_ranks(exchange: Exchange, folder: Path, model: int = 0) -> None:
-    """Continues from what `save_rank` wrote, on this number of ranks or another.
+    """Loads the files that `save_rank` wrote, on this number of ranks or another.
 
     Raises:
-        CheckpointError: a file is missing, damaged, of another step than the first rank's, or of
-            another model or memory.
+        CheckpointError: a file is missing or damaged, is of another step than the file of the
+            first rank, or belongs to another model or memory.
     """
     owner = exchange.owner
     own = path_of(folder, model, owner.memory)
-    first = path_of(folder, model, 0)  # on hosts that share no folder, this rank's own
+    first = path_of(
+        folder, model, 0
+    )  # absent on hosts without a shared folder: read the file of this rank
     state, tensors = read(first if first.exists() else own)
     state[FACTORS] = below(FACTORS, tensors)
     state["memories"] = memories = {}
@@ -76,7 +78,7 @@ def load_ranks(exchange: Exchange, folder: Path, model: int = 0) -> None:
 
 
 def exists(folder: Path, model: int = 0) -> bool:
-    """Returns True if any rank wrote a file of this model there."""
+    """Returns True if the folder has a file of any rank for this model."""
     return any(folder.glob(path_of(folder, model, "*").name))
 
 
@@ -85,12 +87,12 @@ def path_of(folder: Path, model: int, rank: int | str) -> Path:
 
 
 def named(kind: str, entries: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns entries as a file has them: safetensors wants each to have storage of its own."""
+    """Returns entries for a file; safetensors needs separate storage for each."""
     return {f"{kind}/{name}": entry.cpu().clone().contiguous() for name, entry in entries.items()}
 
 
 def below(kind: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the entries of one kind, by the names that they had."""
+    """Returns the entries of one kind, by their original names."""
     start = f"{kind}/"
     return {n.removeprefix(start): entry for n, entry in tensors.items() if n.startswith(start)}
 
@@ -99,7 +101,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Reads the metadata of a file, and its tensors.
 
     Raises:
-        CheckpointError: there is none, or it is damaged.
+        CheckpointError: the file is missing or damaged.
     """
     try:
         with open_plain(path, linked=True), safe_open(path, "pt") as file:
@@ -107,11 +109,11 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             about: dict[str, Any] = json.loads(file.metadata()[ABOUT])
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{path} is missing: every rank writes one where the checkpoint is saved, and reads "
-            "those of the ranks that it takes over"
+            f"{path} is missing: every rank writes a file when the checkpoint is saved, and reads "
+            "the files of the ranks that it replaces"
         ) from error
     except (OSError, RecursionError, TypeError, *READ_ERRORS) as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     if not isinstance(about, dict) or not {"format", "ranks", "step", "memory"} <= about.keys():
-        raise CheckpointError(f"{path} is damaged: it says no more than {str(about)[:200]}")
+        raise CheckpointError(f"{path} is damaged: its header has only {str(about)[:200]}")
     return about, tensors

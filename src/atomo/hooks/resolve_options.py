@@ -1,4 +1,4 @@
-"""The configuration of a hook from its options: recipes and warm-ups become codecs and steps."""
+"""The configuration of a hook from its options. Recipes and warm-ups become codec schedules."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -33,22 +33,22 @@ def config_of(
         code: the codec; None with a recipe.
         options: the options that the caller gave; the others have their defaults.
         skips: True if a scaler may skip steps.
-        bucket_mb: the gradient of a message, MB; 0: the caller divides.
+        bucket_mb: the size of a bucket, in MB of gradient; 0: the caller has buckets of its own.
 
     Raises:
         ConfigError: an option has another type or is out of range, options contradict each other,
             or there is no code.
     """
-    given: HookOptions = {**DEFAULTS, **options}
-    check_options(given)
+    complete: HookOptions = {**DEFAULTS, **options}
+    check_options(complete)
     return HookConfig(
-        **coding(code, given),
-        seed=given["seed"],
-        compression=given["compression"],
+        **coding(code, complete),
+        seed=complete["seed"],
+        compression=complete["compression"],
         skips=skips,
-        dense=DensePolicy(given["dense_below"], given["dense_steps"]),
-        hierarchical=host_rule(given["hierarchical"]),
-        noise_damping=given["noise_damping"],
+        dense=DensePolicy(complete["dense_below"], complete["dense_steps"]),
+        hierarchical=host_rule(complete["hierarchical"]),
+        noise_damping=complete["noise_damping"],
         bucket_mb=bucket_mb,
     )
 
@@ -136,38 +136,38 @@ def warmed_up(code: str | Codec[Any], steps: int) -> tuple[str, str]:
 
 
 def in_steps(code: str, schedule: str, steps_per_epoch: float) -> tuple[str, str]:
-    """Returns the first codec of a schedule of epochs, and the others with the step of each.
+    """Returns the first codec of a schedule in epochs, and the others with their first steps.
 
     >>> in_steps("sgd", "0: fp16; 2: sgd", 100.0)
     ('fp16', '200: sgd')
     """
     first, *later = phases(code, schedule)
-    spelled = (f"{round(one.epoch * steps_per_epoch)}: {one.codec}" for one in later)
+    spelled = (f"{round(phase.epoch * steps_per_epoch)}: {phase.codec}" for phase in later)
     return str(first.codec), "; ".join(spelled)
 
 
 def check_recipe(config: HookConfig, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ConfigError where the momentum is not that of the recipe.
+    """Raises ConfigError if the momentum is not that of the recipe.
 
     Args:
         config: how gradients are averaged.
-        groups: those of SGD; where there are none, the config has the momentum.
+        groups: the parameter groups of SGD; if empty, the config has the momentum.
     """
     settings = RECIPES[config.recipe].settings if config.recipe else {}
     if "momentum" not in settings:
         return
-    wanted = momentum_in(settings)
+    required = momentum_in(settings)
     place = "the optimizer" if groups else "without an SGD the hook"
-    for found in map(momentum_in, groups or [vars(config)]):
-        if found != wanted:
+    for momentum in map(momentum_in, groups or [vars(config)]):
+        if momentum != required:
             raise ConfigError(
-                f"recipe {config.recipe} has {wanted}, and {place} has {found}: give "
-                f"optimizer=SGD(..., {wanted})"
+                f"recipe {config.recipe} has {required}, and {place} has {momentum}: give "
+                f"optimizer=SGD(..., {required})"
             )
 
 
 def momentum_in(settings: Mapping[str, Any]) -> str:
-    """Spells the momentum of some settings, as arguments.
+    """Returns the momentum of settings as text, in the form of arguments.
 
     >>> momentum_in({"momentum": 0.9, "nesterov": True})
     'momentum=0.9, nesterov=True'

@@ -90,7 +90,7 @@ class HookAttachment:
         exchange, hook = hook_of(ddp, config, enabled, None, self._timeout_s, movable, advice)
         ddp.register_comm_hook(exchange, hook)
         for number, attached in enumerate(self._attached):
-            if attached.model is ddp.module:  # wrapped anew: another fit, or a smaller batch
+            if attached.model is ddp.module:  # wrapped again: another fit, or a smaller batch
                 exchange.load_state_dict(attached.exchange.state_dict())
                 self._attached[number] = AttachedModel(ddp.module, exchange)
                 return exchange

@@ -145,9 +145,8 @@ def hook_of(
     config = replace(config, bucket_cap_mb=caps_of(ddp))
     group = ddp.process_group if process_group is None else process_group
     layout = BucketLayout(parameters)
-    collective = TorchCollective(
-        group, timeout_s, come_s=SOON_S
-    )  # all ranks have just created the DDP
+    # All ranks have just created the DDP, so the wait for the last of them is short.
+    collective = TorchCollective(group, timeout_s, come_s=SOON_S)
     exchange = make_exchange(config, collective, parameters, layout, moved.decay(parameters))
     moved.take()
     release(optimizers)
@@ -164,7 +163,7 @@ def caps_of(ddp: DistributedDataParallel) -> str:
 
 
 def averaged_by(ddp: DistributedDataParallel) -> dict[str, Tensor]:
-    """Returns the parameters whose gradients DDP averages, by name."""
+    """Returns the parameters with gradients that DDP averages, by name."""
     return {n: p for n, p in ddp.module.named_parameters() if p.requires_grad}
 
 
@@ -213,7 +212,7 @@ def check_state(own: bool) -> None:
     if not own:
         raise ConfigError(
             "register_comm_hook was given the state or the hook of another model: each "
-            "DistributedDataParallel takes both of what ddp_hook returned for it, such as "
+            "DistributedDataParallel takes the state and the hook of its own ddp_hook, such as "
             "ddp.register_comm_hook(*atomo.ddp_hook(ddp, code))"
         )
 

@@ -25,7 +25,7 @@ class Owners:
     label: str
     """The name of the function that makes them."""
     parameters: WeakKeyDictionary[object, Sequence[ref[Tensor]]]
-    """The parameters whose gradients each averages."""
+    """The parameters of each owner."""
 
     def add(self, owner: object, parameters: Iterable[Tensor]) -> None:
         """Records that `owner` averages gradients, for as long as it exists."""
@@ -51,6 +51,6 @@ class Owners:
 
 
 HOOKS: Final = Owners("ddp_hook", WeakKeyDictionary())
-"""Models in DistributedDataParallel. A framework may wrap one model anew and hook that, so hooks do
-not exclude each other here."""
+"""Models in DistributedDataParallel. A framework may wrap a model again, with a new hook, so hooks
+do not exclude each other here."""
 OPTIMIZERS: Final = Owners("wrap_optimizer", WeakKeyDictionary())

@@ -41,7 +41,7 @@ from atomo.wire import Compression
 
 __all__ = ["HookConfig", "make_exchange"]
 
-GATHERS: Final = "Allgather"  # the communicator whose memories hooks have
+GATHERS: Final = "Allgather"  # hooks have the memories of this communicator
 
 
 @final
@@ -251,7 +251,7 @@ def make_exchange(
         raise ConfigError("the model has no parameters that need a gradient")
     for name, parameter in parameters.items():
         if not parameter.is_floating_point():
-            raise ConfigError(f"parameter {name} is {parameter.dtype}: only real ones are served")
+            raise ConfigError(f"parameter {name} is {parameter.dtype}: it must be real")
     config.check()
     check_alike(config.settings, parameters, collective)
     hosts = find_hosts(config.hierarchical, collective)

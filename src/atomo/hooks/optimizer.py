@@ -121,7 +121,7 @@ def free_parameters(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]
     """Returns the parameters that an optimizer steps, by name.
 
     Raises:
-        ConfigError: a hook or another wrapped optimizer averages one of them.
+        ConfigError: a hook or another wrapped optimizer averages a parameter already.
     """
     parameters = trained(optimizer, model)
     for owners in (OPTIMIZERS, HOOKS):
@@ -221,7 +221,7 @@ class AveragedOptimizer(Optimizer):
         return self.optimizer.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Loads what `state_dict` returned."""
+        """Loads a state of `state_dict`."""
         self.optimizer.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

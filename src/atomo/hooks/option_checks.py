@@ -141,7 +141,7 @@ def check_model(ddp: object, code: object = "") -> None:
     if not isinstance(ddp, DistributedDataParallel):
         raise ConfigError(
             f"a DistributedDataParallel is needed, not a {type(ddp).__name__}: wrap the model "
-            "first, and give the hook what wraps it"
+            "first, and give the wrapped model to the hook"
         )
     if getattr(ddp, "_comm_hooks", ()):  # PyTorch has no public way to read them
         raise ConfigError("the DistributedDataParallel has a communication hook already: give one")
@@ -169,7 +169,7 @@ def check_trainer(trainer: object, code: object) -> None:
 
 
 def check_callback(code: object) -> None:
-    """Raises ConfigError for anything but a code, or None where there is a recipe."""
+    """Raises ConfigError for anything but a code, or None with a recipe."""
     call = f"atomo.lightning_callback({spelled(code)})"
     check_first(code is None or isinstance(code, str | Codec), code, "a code", call)
 

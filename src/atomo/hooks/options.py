@@ -62,7 +62,7 @@ class HookOptions(FSDPHookOptions, OptimizerOptions, total=False):
     pass the same values. An option that is left out has its default.
 
     Attributes:
-        memory: the memory of each rank, which stores what compression leaves out, for a later step:
+        memory: the memory of each rank, which adds the compression error to a later gradient:
             "none", "residual", "dgc", "momentum", or, in `wrap_optimizer`, "adam"; with settings,
             as in "dgc(clip=1.0)"; or a new object of `atomo.make_memory`, which serves one hook
             on one rank. Default: "auto", the memory that suits the codec and the momentum, as
@@ -117,7 +117,7 @@ DEFAULTS: Final[HookOptions] = {
 
 
 def takes_options(kind: type, **defaults: object) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorates a function whose keyword arguments end with `**options: Unpack[kind]`.
+    """Decorates a function with `**options: Unpack[kind]`.
 
     The signature of the result lists each option with its type and its default, for `help` and
     editors. A call with an unknown keyword raises TypeError, as without `**options`; the error

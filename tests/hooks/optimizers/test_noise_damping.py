@@ -179,7 +179,7 @@ def test_optimizers_that_cannot_be_damped_are_refused_and_left_alone_where_nobod
     plain, adam = SGD(parameters, lr=1.0), Adam(parameters, lr=1.0)
     wide = SGD([*parameters, *other.parameters()], lr=1.0)
     for optimizers, words in (
-        ([], "knows no optimizer whose learning rate it could scale; give optimizer"),
+        ([], "knows no optimizer, and so no learning rate to scale; give optimizer"),
         ([adam], "the learning rate of SGD is scaled, and the optimizer is Adam; leave it out"),
         ([plain, adam], "the optimizer is Adam"),
         ([wide], "2 of the optimizer's 6 parameters are not the model's"),

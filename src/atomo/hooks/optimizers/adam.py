@@ -154,7 +154,7 @@ def moved(config: HookConfig, settings: tuple[float, float, float]) -> HookConfi
     """Returns a config with a memory that has the betas and the eps of the optimizer.
 
     Raises:
-        ConfigError: the memory was given with different ones.
+        ConfigError: the memory was given with other betas or another eps.
     """
     if config.memory in (AUTO_CODEC, EfficientAdam.id):
         own = EfficientAdam(*settings).spec
@@ -173,8 +173,8 @@ def warn_of_adam(config: HookConfig, optimizers: Sequence[Optimizer], rank: int)
     served = any(not unserved(optimizer, scaled=False) for optimizer in optimizers)
     if rank == 0 and served and config.memory == AUTO_CODEC and made_by_memory(config):
         warnings.warn(
-            f"a hook leaves the step to Adam, which loses more with {config.spec} than what "
-            "atomo.wrap_optimizer takes by default, memory 'adam'; here dense_steps= or "
-            "warmup_steps= of a tenth of the steps help",
+            f"with {config.spec}, Adam behind a hook loses more than memory 'adam', the default of "
+            "atomo.wrap_optimizer; with a hook, dense_steps= or warmup_steps= of a tenth of the "
+            "steps help",
             stacklevel=4,  # the caller of the hook, which a decorator wraps
         )

@@ -48,7 +48,7 @@ def optimizer_reason(
     supported = [optimizer for optimizer in optimizers if isinstance(optimizer, SGD)]
     unsupported = [optimizer for optimizer in optimizers if not isinstance(optimizer, SGD)]
     if not optimizers:
-        return "the hook knows no optimizer whose learning rate it could scale; give optimizer=..."
+        return "the hook knows no optimizer, and so no learning rate to scale; give optimizer=..."
     if unsupported and (required or not supported):
         name = type(unsupported[0]).__name__
         return f"the learning rate of SGD is scaled, and the optimizer is {name}; leave it out"

@@ -59,9 +59,8 @@ def load_ranks(exchange: Exchange, folder: Path, model: int = 0) -> None:
     """
     owner = exchange.owner
     own = path_of(folder, model, owner.memory)
-    first = path_of(
-        folder, model, 0
-    )  # absent on hosts without a shared folder: read the file of this rank
+    # On hosts without a shared folder, there may be only the file of this rank.
+    first = path_of(folder, model, 0)
     state, tensors = read(first if first.exists() else own)
     state[FACTORS] = below(FACTORS, tensors)
     state["memories"] = memories = {}

@@ -95,7 +95,7 @@ KERNELS = {
         "*i32 *i64 *i64 i64",
         {"PASS": 1, "SHIFT": 9, "OWN": 2048, "VALUES": 2048, "BLOCK": 2048},
     ),
-    "radix.tell_kth": ("*i64 i64 *i64", {"VALUES": 2048, "NOT_FINITE": 2040}),
+    "radix.store_kth": ("*i64 i64 *i64", {"VALUES": 2048, "NOT_FINITE": 2040}),
     "radix.count_larger": ("*i32 *i64 *i64 i64 *i64", {"BLOCK": 2048}),
     "radix.move_larger": ("*i64 *i32 *i64 *i64 i64 *i64 i64 *i64 *i32", {"BLOCK": 2048}),
     "selection.mark": ("*fp32 *fp32 *i64 *i32 *i64 i64", {"ADD": True, "BLOCK": 2048}),

@@ -169,7 +169,7 @@ def test_lower_is_better_wherever_it_is_shown():
 def test_the_evaluator_holds_no_more_scores_than_fit(folder, monkeypatch):
     monkeypatch.setattr("atomo.workloads.language.task.SCORES", 5 * 21 * 14)
     subject = scoring.build_subject(make_task(SMALL), "LSTM", "Corpus", None, folder, "cpu")
-    assert subject.workload.at_once == 5
+    assert subject.workload.eval_batch_size == 5
     seen = []
     subject.network.register_forward_hook(lambda _, inputs, out: seen.append(len(out)))
     scoring.tested(1, subject.network.state_dict(), subject, 1000)

@@ -147,7 +147,7 @@ def test_bad_files_are_named(corpus, file, content, told):
         ("1 2\nhay 1\n", "line 2: 1 numbers after the word; must be 2"),
         ("1 2\nhay 1 x\n", "line 2: not a number: could not convert string to float: 'x'"),
         ("1 2\nhay 1 inf\n", "line 2: a number is not finite"),
-        ("2 2\nhay 1 1\n", "has 1 words, and its first line says 2"),
+        ("2 2\nhay 1 1\n", "has 1 words, and 2 in its first line"),
     ],
 )
 def test_bad_vectors_are_named(tmp_path, content, told):

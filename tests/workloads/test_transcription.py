@@ -152,13 +152,13 @@ def test_what_prompts_become_later_changes_no_checkpoint(folder):
 
 def test_an_evaluator_decodes_with_the_checkpoints_alphabet(folder):
     task = make_task(SMALL)
-    kept = task.open("VIVOS", folder).kept
+    kept = task.open("VIVOS", folder).stored_fields
     assert kept == {"alphabet": CHARACTERS}
     prompts = folder / "vivos" / "train" / "prompts.txt"
     prompts.write_text(prompts.read_text().replace("A", "Z"))  # as many characters, and others
-    assert opened(folder).kept != kept
+    assert opened(folder).stored_fields != kept
     again = restore_task(task, {"alphabet": CHARACTERS, "network": "x"})
-    assert again.open("VIVOS", folder).kept == kept
+    assert again.open("VIVOS", folder).stored_fields == kept
     assert spec_of(again) == spec_of(task)
     with pytest.raises(ConfigError, match="transcription: unknown setting 'alphabet'"):
         make_task("transcription(alphabet=AB)")
@@ -176,7 +176,7 @@ def test_texts_are_composed_and_their_words_one_space_apart(folder):
     lines = prompts.read_text().splitlines()
     prompts.write_text("\n".join([lines[0].split()[0] + " \tE\u0302\u0301  A ", *lines[1:]]))
     work = opened(folder)
-    alphabet = Alphabet(work.kept["alphabet"])
+    alphabet = Alphabet(work.stored_fields["alphabet"])
     assert alphabet.text(work.train.batch(torch.tensor([0])).targets[0].tolist()) == "Ế A"
 
 
@@ -186,7 +186,9 @@ def test_a_recording_that_cannot_say_its_prompt_is_named(folder):
     prompts.write_text("\n".join([lines[0], lines[1] + " " + "LA" * 99, *lines[2:]]))
     work = opened(folder)
     work.test.batch(torch.tensor([0, 2]))
-    with pytest.raises(DataError, match=r"SPK_001\.wav: \d+ frames cannot say the 20\d characters"):
+    with pytest.raises(
+        DataError, match=r"SPK_001\.wav: \d+ frames are too few for the 20\d characters"
+    ):
         work.test.batch(torch.tensor([0, 1]))
 
 

@@ -1,8 +1,9 @@
 """Codecs of single parameters, by name, where one codec for all of them is not the best.
 
 `bf16: conv1.weight fc*; svd(rank=3): conv2.weight` names codecs and the parameters that each
-encodes, in which `*` stands for any letters. The first that names a parameter counts; all others
-have the codec of the run. Tensors that `codecs.dense_fallback` sends dense still travel dense.
+encodes; `*` matches any letters. The first rule that matches a parameter applies; all other
+parameters have the codec of the run. Tensors that `codecs.dense_fallback` sends dense still travel
+dense.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class ByName:
 
     @property
     def codecs(self) -> tuple[Codec[Any], ...]:
-        """All that are named."""
+        """The codecs of all rules."""
         return tuple(rule.codec for rule in self.rules)
 
     def mapped(self, change: Callable[[Codec[Any]], Codec[Any]]) -> ByName:
@@ -59,7 +60,7 @@ class ByName:
         return ByName(tuple(replace(rule, codec=change(rule.codec)) for rule in self.rules))
 
     def check_names(self, parameters: Iterable[str]) -> None:
-        """Raises ConfigError where a name is that of no parameter: it would say nothing."""
+        """Raises ConfigError if a name matches no parameter: its rule would have no effect."""
         all_names = list(parameters)
         for name in (name for rule in self.rules for name in rule.names):
             if not any(fnmatchcase(parameter, name) for parameter in all_names):

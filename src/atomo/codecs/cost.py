@@ -20,9 +20,9 @@ class DecodeCost:
     """An upper bound on the work and the memory that decoding one payload takes."""
 
     work: int = 0
-    """Visits of an entry, each of about a nanosecond."""
+    """Visits of entries, about a nanosecond each."""
     room: int = 0
-    """Bytes allocated on the way, beside the payload itself and the decoded gradient."""
+    """Bytes allocated during decoding, without the payload and the decoded gradient."""
 
     def __add__(self, other: "DecodeCost") -> DecodeCost:
         return DecodeCost(self.work + other.work, self.room + other.room)

@@ -27,7 +27,7 @@ class RowGradient:
     """The shape of the whole matrix."""
 
     def numel(self) -> int:
-        """Entries of the whole matrix."""
+        """Returns the number of entries of the whole matrix."""
         return self.shape.numel()
 
     def places(self, indices: Int64[torch.Tensor, " k"]) -> Int64[torch.Tensor, " k"]:

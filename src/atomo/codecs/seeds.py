@@ -1,8 +1,8 @@
 """Seeds of the kernels' counter-based random numbers.
 
-A payload that is the values of a seed alone would decode into a gradient of any size. So such a
-seed is marked: its low 16 bits are the number of entries modulo a prime just below 2^16, which
-tells apart all sizes that lie within 65520 of each other.
+A payload of only a seed and values would decode into a gradient of any size. So such a seed
+is marked: its low 16 bits are the number of entries modulo a prime just below 2^16, which
+distinguishes all sizes that differ by less than 65521.
 """
 
 from __future__ import annotations

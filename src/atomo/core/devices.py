@@ -49,7 +49,7 @@ def to_host(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Returns the tensors on the CPU, with one wait for all; tensors on the CPU are not copied.
 
     Args:
-        tensors: on the CPU and on one device besides, made on its current stream.
+        tensors: on the CPU or on one device, computed on its current stream.
     """
     away = {tensor.device for tensor in tensors if uses_pinned_memory(tensor.device)}
     if not away:

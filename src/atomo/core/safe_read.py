@@ -38,7 +38,7 @@ KINDS: Final = (
     (stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
 )  # fmt: skip
-# Opening a pipe or a device waits for nobody.
+# Opening a pipe or a device does not block.
 PLAIN: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
@@ -87,8 +87,8 @@ def read_text(path: Path, limit: int = MOST_TEXT) -> str:
     In a shell, `--config <(command)` names a pipe.
 
     Raises:
-        OSError: it cannot be read, is no file, has more than `limit` bytes, or nobody writes to the
-            pipe.
+        OSError: it cannot be read, is no file, has more than `limit` bytes, or no process writes to
+            the pipe.
         UnicodeDecodeError: it is not UTF-8.
     """
     return (
@@ -219,7 +219,7 @@ def check_kind(path: Path, mode: int) -> None:
 
 
 def check_names(path: Path, descriptor: int) -> None:
-    """Raises OSError where an open file has several names, so that it may be somebody else's."""
+    """Raises OSError if an open file has several names: a hard link may belong to another user."""
     if (names := os.fstat(descriptor).st_nlink) > 1:
         raise OSError(
             errno.EMLINK, f"it has {names} names (hard links); copy it, and remove this one",

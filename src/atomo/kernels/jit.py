@@ -64,7 +64,7 @@ class Loop(Lazy):
     def compiled(self) -> Callable[..., Any]:
         try:
             return self._make(cache=True)
-        except RuntimeError:  # neither beside the source nor at home is there a folder to write in
+        except RuntimeError:  # neither the source nor the home folder is writable
             pass
         try:
             return self._make(cache=own_cache())

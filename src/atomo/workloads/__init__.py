@@ -80,7 +80,7 @@ def spec_of(task: Task) -> str:
 
 def settings_of(task: Task | type[Task]) -> list[Field[Any]]:
     """Returns the fields that people set."""
-    return [setting for setting in fields(task) if not setting.metadata.get("kept")]
+    return [setting for setting in fields(task) if not setting.metadata.get("stored")]
 
 
 def restore_task(task: Task, config: Mapping[str, object]) -> Task:
@@ -112,8 +112,8 @@ def dataset_named(task: Task, name: str) -> str:
     """Returns the spelling of a data set's name that the settings keep.
 
     Raises:
-        ConfigError: the task has no such data set; the message says which task has, or offers the
-            nearest.
+        ConfigError: the task has no such data set; the message names a task that has it, or
+            offers the nearest name.
     """
     if not find_spelling(name, task.datasets()):
         owner = task_of(name)

@@ -34,10 +34,20 @@ from atomo.core.devices import to_device
 from atomo.core.names import resolve
 from atomo.errors import ConfigError
 
-__all__ = ["KEPT", "LOSS", "Batch", "Metric", "Objective", "Samples", "Scorer", "Task", "Workload"]
+__all__ = [
+    "LOSS",
+    "STORED",
+    "Batch",
+    "Metric",
+    "Objective",
+    "Samples",
+    "Scorer",
+    "Task",
+    "Workload",
+]
 
-KEPT: Final[Mapping[str, bool]] = MappingProxyType({"kept": True})
-"""`field(default="", metadata=KEPT)` marks a task's field that is no setting: it comes from the
+STORED: Final[Mapping[str, bool]] = MappingProxyType({"stored": True})
+"""`field(default="", metadata=STORED)` marks a task's field that is no setting: it comes from the
 training split, such as an alphabet, and a checkpoint stores it. A task with this field opens any
 data as that training did."""
 
@@ -177,10 +187,10 @@ class Workload:
     ConfigError if there is no such network, or the network does not fit the data."""
     objective: Objective
     scorer: Callable[[], Scorer]
-    at_once: int = 2**31
+    eval_batch_size: int = 2**31
     """The maximum batch of the evaluator, samples; smaller where a sample has many scores."""
-    kept: Mapping[str, str] = field(default_factory=dict)
-    """Values of the task's fields that are marked `KEPT`; of at most 8000 characters each."""
+    stored_fields: Mapping[str, str] = field(default_factory=dict)
+    """Values of the task's fields that are marked `STORED`; of at most 8000 characters each."""
 
 
 @dataclass(frozen=True)

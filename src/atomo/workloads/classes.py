@@ -70,7 +70,7 @@ class FScorer(Scorer):
     """Accuracy, the F1 of the classes, and the mean cross entropy, nats.
 
     F1 is the plain mean over the classes (macro), each the harmonic mean of its precision and its
-    recall; a class that is neither there nor ever said does not count, as in scikit-learn.
+    recall; a class without samples and predictions does not count, as in scikit-learn.
     """
 
     def __init__(self, classes: int) -> None:
@@ -89,7 +89,9 @@ class FScorer(Scorer):
 
     def values(self) -> Mapping[str, float]:
         right, samples = self._counts.diagonal(), float(self._counts.sum())
-        named = self._counts.sum(0) + self._counts.sum(1)  # samples that are, or are said to be
+        named = self._counts.sum(0) + self._counts.sum(
+            1
+        )  # samples of the class, and predictions of it
         f1 = (2 * right / named)[named > 0]
         accuracy = float(right.sum()) / samples
         return {ACCURACY.key: accuracy, F1.key: float(f1.mean()), LOSS.key: self._loss / samples}

@@ -45,8 +45,8 @@ class Scaled:
 class Float16(Codec[Scaled]):
     """IEEE half precision with a scale.
 
-    A sample tells the scale, with room for entries 16 times as large, so that rounding and looking
-    for the largest take one pass; where that is not enough they take another.
+    A sample determines the scale, with room for entries 16 times as large, so that rounding and the
+    search for the largest entry take one pass; if the room is too small they take a second pass.
     """
 
     id: ClassVar[str] = "fp16"

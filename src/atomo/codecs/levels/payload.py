@@ -62,7 +62,7 @@ def to_levels(
 
     Args:
         values: at least one.
-        norms: given, or filled here, as `kind` says.
+        norms: given if `kind` is GIVEN, else filled here.
         bucket: values to a norm.
         kind: GIVEN, EUCLIDEAN or LARGEST of `kernels.quantise`.
         highest: the highest level.

@@ -42,7 +42,7 @@ class Halves:
 class OneBit(Codec[Halves]):
     """The best two values for the signs of a column or layer. Needs a residual memory.
 
-    A column of the paper holds the weights of one unit. Those lie along the first dimension here,
+    A column in the paper has the weights of one unit. Here the units are the first dimension,
     so that a parameter of shape (out, ...) has `out` columns.
 
     Raises:

@@ -1,8 +1,9 @@
 """LSS (CASQ): entries in clusters of like size, means of hashed buckets, entropy-coded clusters.
 
 Each entry goes to the nearest centre of its sign, and among the buckets of that cluster to the
-bucket that a hash of its index says. Sent are the cluster of each entry and the mean of each
-bucket; a cluster has the more buckets the larger its centre and the wider its values (`lss_model`).
+bucket that a hash of its index gives. The payload has the cluster of each entry and the mean of
+each bucket; a cluster has the more buckets the larger its centre and the wider its values
+(`lss_model`).
 
 Law: contraction. The decoded vector is the projection onto all vectors that are constant on every
 bucket, and no bucket mixes signs: the sum of each bucket is kept, and the error is below the

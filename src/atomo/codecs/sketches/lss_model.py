@@ -22,7 +22,7 @@ from atomo.kernels import clusters
 __all__ = ["SIDES", "Clusters", "centres", "sample", "share_buckets", "train_clusters"]
 
 SAMPLED: Final = 100_000  # entries, as published
-RUN: Final = 16  # sampled entries that lie together: a line of the cache
+RUN: Final = 16  # adjacent sampled entries: a cache line
 OUTLIERS: Final = 0.95  # quantile of the magnitudes of a sign
 SIDES: Final = clusters.MAX_CLUSTERS // 2  # clusters of a sign, at most
 PASSES: Final = 20  # of Lloyd's algorithm; more => closer to a local optimum
@@ -61,7 +61,7 @@ def train_clusters(
     """Trains the clusters on a sample, `count` for each sign."""
     finite = torch.from_numpy(np.sort(sampled[sampled.isfinite()].numpy()))  # faster than torch's
     draws = torch.Generator().manual_seed(draw_seed(generator))  # the sample is always on the CPU
-    # Zeros are in neither: they go with the positive cluster of least value.
+    # Zeros are in neither part: they belong to the positive cluster of least value.
     below, above = (int(torch.searchsorted(finite, 0.0, right=r)) for r in (False, True))
     positive = centres(finite[above:], count, draws)
     negative = centres(-finite[:below].flip(0), count, draws)
@@ -82,7 +82,7 @@ def thresholds_between(
     signs.
 
     Clusters are ordered by value, the negative clusters first. Unused clusters are outermost,
-    behind infinite thresholds.
+    beyond infinite thresholds.
     """
     thresholds = torch.full((clusters.MAX_CLUSTERS - 1,), math.inf)
     thresholds[:SIDES] = -math.inf
@@ -106,7 +106,7 @@ def centres(
         generator: of the CPU.
     """
     if not len(magnitudes):
-        return torch.zeros(1)  # a sign that nothing has still takes a place
+        return torch.zeros(1)  # a sign without entries has a cluster too
     wide = magnitudes.double()
     usual = max(1, math.ceil(OUTLIERS * len(wide)))
     inner = lloyd(wide[:usual], plus_plus(wide[:usual], count - 1, generator))

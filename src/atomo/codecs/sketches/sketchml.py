@@ -163,12 +163,12 @@ class SketchML(Codec[Sketched]):
                 return
             direct = chosen is None and entries.device.type == "cpu"
             present = entries if direct else torch.zeros(count)
-            self.add_held(payload, count, present, scale)
+            self.add_nonzero(payload, count, present, scale)
             if not direct:
                 index = slice(None) if chosen is None else chosen.to(entries.device)
                 entries[index] += present.to(entries.device)
 
-    def add_held(
+    def add_nonzero(
         self, payload: Sketched, count: int, present: Float[torch.Tensor, " k"], scale: float
     ) -> None:
         """Adds the decoded values to the joined non-zero entries, in place.

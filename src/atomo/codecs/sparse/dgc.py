@@ -1,8 +1,8 @@
 """Deep Gradient Compression's selection: a sampled threshold, adapted to the gradient.
 
-A sample tells a threshold that about the share `ratio` of all magnitudes is not below. If that
-finds too few entries it is lowered, up to ten times; of too many the largest are taken. The
-momentum correction that belongs to it is the memory `dgc`.
+A sample determines a threshold that about the share `ratio` of all magnitudes reaches. If too few
+entries reach it, it is lowered, up to ten times; of too many entries the largest are selected. The
+memory `dgc` is its momentum correction.
 
 Law: contraction. Bits: those of `topk` at about the same ratio.
 

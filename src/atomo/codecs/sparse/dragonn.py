@@ -1,7 +1,7 @@
 """DRAGONN: large entries hashed into a small table, which keeps most of them.
 
-Entries above a threshold, which a sample tells, fall into a table of 4 k slots by a hash of their
-index. Of those that share a slot one survives: of k entries 4 k (1 - (1 - 1 / 4k)^k), or 88.5 %.
+Entries above a threshold, determined from a sample, go into a table of 4 k slots by a hash of their
+index. Of all entries in a slot one survives: of k entries 4 k (1 - (1 - 1 / 4k)^k), or 88.5 %.
 
 Law: contraction. Bits: those of `topk` at about the same ratio, 64 entries a layer at least.
 
@@ -31,8 +31,8 @@ from atomo.kernels import selection as select
 __all__ = ["Dragonn"]
 
 SAMPLED: Final = 0.01  # of the entries
-FEWEST: Final = 128  # samples; of fewer, one would decide alone
-SLOTS: Final = 4  # for each entry wanted
+FEWEST: Final = 128  # samples; with fewer a single sample would decide
+SLOTS: Final = 4  # for each of the k entries
 SMALL, SMALL_RATIO = 131072, 0.01
 
 
@@ -41,17 +41,17 @@ SMALL, SMALL_RATIO = 131072, 0.01
 class Dragonn(Selector):
     """About 88.5 % of the entries above a sampled threshold; the rest waits in the memory.
 
-    The threshold is not adapted, so that more or fewer may be above it; the table of 4 k slots
-    bounds the number of sent entries. The seed of each step decides the winner of a collision.
-    Unlike the original, survivors leave in the order of their indices, which makes these cheap to
-    send.
+    The threshold is not adapted, so that more or fewer entries may be above it; the table of 4 k
+    slots bounds the number of sent entries. The seed of each step decides the winner of a
+    collision. Unlike the original, survivors leave in the order of their indices, which makes these
+    cheap to send.
 
     Raises:
         ConfigError: a setting is out of range.
     """
 
     ratio: float = 0.01
-    """The share k / n of the entries that is aimed at; gradients of up to 131072 entries have
+    """The target share k / n of the entries; gradients of up to 131072 entries have
     0.01. Lower => more compression."""
     threshold: int = 0
     """Gradients of no more entries than this are sent whole, all but their zeros."""

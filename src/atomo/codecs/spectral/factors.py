@@ -44,7 +44,7 @@ class CodedFactors:
 
 
 def code_factors(atoms: AtomFactors, codec: Codec[Any], generator: torch.Generator) -> CodedFactors:
-    """Codes both factors, one after the other: the draws of one say nothing of the other's."""
+    """Codes both factors, one after the other, with independent draws."""
     left, right = at_least_one(atoms.left), at_least_one(atoms.right)
     sizes = torch.tensor(left.shape, dtype=torch.int32)
     coded = [codec.encode(factor.flatten(), generator) for factor in (left, right)]

@@ -2,14 +2,14 @@
 
 The gradient of a linear layer is a sum of one outer product for each image of the batch: its rank
 is at most the batch, however many columns it has. Then random combinations of the rows, a few more
-than the rank, span all of them, and everything else happens in that small space (Halko, Martinsson
+than the rank, span all of them, and all further steps use that small space (Halko, Martinsson
 and Tropp, "Finding structure with randomness", SIAM Review 2011, sections 4.1 and 4.3).
 
-Whether that is so is found out on the way. A sample of rows and columns tells the rank. The last
+The computation checks this assumption. A sample of rows and columns determines the rank. The last
 combinations are witnesses. The orthogonal basis is built column by column, so the diagonal of its
 triangular factor has how much of a witness the columns before it did not span. A witness is a
 Gaussian combination of all rows: the remainder of the matrix shows in it at about its Frobenius
-norm, and ten times as much as is allowed hides from all eight with a chance of 10^-8.
+norm, and all eight overlook ten times the allowed remainder with a probability of 10^-8.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_RANK = 128
 SPARE = 16  # combinations beyond the rank: fewer => a rougher basis
 WITNESSES = 8  # of them: each overlooks one large remainder in ten
 SIZE = MOST_RANK + WITNESSES  # rows and columns of the sample
-ROUNDING = 8 * 2.0**-23  # that computing a gradient in float32 has
+ROUNDING = 8 * 2.0**-23  # of a gradient computed in float32
 SPANNED = 4 * ROUNDING  # below it products in float32 are rounding errors
 
 

@@ -167,7 +167,7 @@ def gram_in_blocks(matrix: Float[torch.Tensor, "*b m n"]) -> Float64[torch.Tenso
     """
     if matrix.shape[-2] <= BLOCK:
         return (matrix.mT @ matrix).double()
-    # Columns beyond the last full LANES go apart, and only their part of the product beside them.
+    # Columns after the last full LANES are multiplied separately, and only with each other.
     whole = matrix.shape[-1] // LANES * LANES
     first, last = matrix[..., :whole], matrix[..., whole:]
     side, corner = product_in_blocks(matrix, first), product_in_blocks(last, last)

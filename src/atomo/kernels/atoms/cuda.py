@@ -1,7 +1,7 @@
 """Sampling the entries of a vector in Triton. Contracts: `kernels/atoms`.
 
 The steps of Newton's method follow each other on the device, and the host looks at the rate after
-several: it takes about five, and those behind the last change nothing.
+several: it takes about five, and further steps change nothing.
 """
 
 from typing import Final

@@ -106,7 +106,7 @@ def find_means(
 ) -> None:
     """Fills `means`, one for each bucket of each cluster; 0 for a bucket without entries."""
     starts = np.cumsum(sizes) - sizes
-    totals = np.zeros(2 * means.size)  # sum and count of a bucket beside each other
+    totals = np.zeros(2 * means.size)  # sum and count of a bucket are adjacent
     ids, words = np.empty(TILE + 1, np.uint8), np.empty(TILE, np.uint32)
     for start in range(0, values.size, TILE):
         part = values[start : start + TILE]

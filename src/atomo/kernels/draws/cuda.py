@@ -47,7 +47,7 @@ def permute(indices, k, seed, entries, mask, half, ROUNDS: tl.constexpr, BLOCK: 
     inside = place < k
     zero = tl.zeros([], tl.uint64)
     x, outside = place.to(tl.uint64), inside
-    # Walked until it is back among the entries: nobody waits for a count of those that are not.
+    # Repeated until it is below `entries`: the host needs no count of the others.
     while tl.max(outside.to(tl.int32)) > 0:
         y = x
         for number in tl.static_range(ROUNDS):

@@ -1,11 +1,11 @@
-"""Bytes close to their entropy: a Huffman code for a message, in words that say how to read them.
+"""Bytes close to their entropy: a Huffman code for a message, with a header of words.
 
 Words 0 to 4 are the number of symbols coded, the form, and the sizes in words of the first three
 of four streams; then 32 words of code lengths, four bits each, and the streams. The plain form has
 the symbols themselves behind the first five words. Five trits to a byte, nearly all of them 0, are
 coded as gaps between those that are not (`kernels/gaps`).
 
-The streams say nowhere but at their beginning where a code begins: `kernels/prefix` reads them in
+The streams mark no start of a code but the first: `kernels/prefix` reads them in
 parallel all the same.
 """
 

@@ -1,7 +1,7 @@
 """Codes of messages: code lengths from symbol counts, codes from lengths, and tables.
 
 D. A. Huffman, "A Method for the Construction of Minimum-Redundancy Codes", 1952. Codes are
-canonical: their lengths alone tell them, and only these travel.
+canonical: their lengths determine them, and only lengths are sent.
 """
 
 import numpy as np

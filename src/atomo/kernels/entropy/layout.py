@@ -52,7 +52,7 @@ class Streams:
 
     form: int
     tokens: int  # how many symbols are coded
-    body: UInt32[np.ndarray, " words"]  # the streams, one behind the other
+    body: UInt32[np.ndarray, " words"]  # the streams, one after the other
     sizes: Int64[np.ndarray, " 4"]  # their words
     table: UInt32[np.ndarray, " slots"]  # of the decoder
 

@@ -16,7 +16,7 @@ ROW = 8  # bytes in a word
 @jit
 def trit_tables() -> tuple[NDArray[np.uint64], Bytes, Bytes, Bytes]:
     """Builds tables over five trits: the bytes of the gaps of the non-zero trits, as one word;
-    their number; the zeros before the first; and the zeros behind the last.
+    their number; the zeros before the first; and the zeros after the last.
     """
     tokens = np.zeros(SYMBOLS, np.uint64)
     counts, first = np.zeros(SYMBOLS, np.uint8), np.zeros(SYMBOLS, np.uint8)
@@ -49,7 +49,7 @@ def trits_to_gaps(symbols: Bytes) -> Bytes:
         byte = symbols[i]
         largest = max(largest, byte)
         count = counts[byte]
-        if gap > LONGEST_GAP - 5 and count:  # seldom; else 2 gap + 1 fits in a byte as it is
+        if gap > LONGEST_GAP - 5 and count:  # rare; else 2 gap + 1 fits in a byte
             gap += first[byte]  # which the table has counted in its token already
             while gap >= LONGEST_GAP:
                 gaps[made] = FAR

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from atomo.kernels.blocks.cuda import put, take, take_floats
 from atomo.kernels.momentum import reference
-from atomo.kernels.selection.cuda import BLOCK, found_by, keep_marks, marks_for
+from atomo.kernels.selection.cuda import BLOCK, keep_marks, marked_entries, marks_for
 from atomo.kernels.triton_jit import EXACT, device_code
 
 __all__ = ["grow_above", "magnitudes"]
@@ -22,7 +22,7 @@ def grow_above(
     words, counts = marks_for(values)
     arguments = values, velocity, gradient, factor, low, words, counts, len(values)
     grow_and_mark[(counts.shape[1],)](*arguments, NESTEROV=nesterov, BLOCK=BLOCK, **EXACT)
-    return found_by(values, words, counts)
+    return marked_entries(values, words, counts)
 
 
 @device_code

@@ -1,6 +1,6 @@
 """Tensors joined in one vector in Triton, in one launch however many. Contracts: `kernels/peaks`.
 
-Programs learn from a table where their tensor lies: its address, which the host knows without a
+Programs read the place of their tensor from a table: its address, which the host knows without a
 look at the device. Each block is read once, and the largest of each tensor is an atomic maximum,
 which has no order.
 """
@@ -62,7 +62,7 @@ def readable(source: Tensor) -> Tensor:
 
 @device_code
 def widened(vector, place, inside):
-    """Entries of a vector as float32."""
+    """Loads entries of a vector as float32."""
     return tl.load(vector + place, mask=inside, other=0.0).to(tl.float32)
 
 

@@ -1,6 +1,6 @@
 """Quantile buckets and the MinMaxSketch of their numbers. The contract of all backends.
 
-A float32 is told by its upper half, which has its sign, its exponent and seven bits more. A table
+A float32 is represented by its upper half: its sign, its exponent and seven more bits. A table
 says for each of the 65536 halves to which of 16 groups it belongs, in its upper byte, and to which
 of the group's 32 buckets. Groups travel as they are, two to a byte as in `kernels.clusters`; the
 number in the group goes through a sketch: each row keeps the least number of all entries that

@@ -24,7 +24,7 @@ MOST_SHARE = 4  # cells to a row for each entry
 MOST_CELLS = ROWS * (MOST_SHARE * BLOCK + GROUPS)  # of a block
 U16 = np.uint32(16)
 M16 = np.uint32(0xFFFF)
-LANES = 512  # counters beside each other, which no block of 16 times as many overflows
+LANES = 512  # adjacent counters, which no block of 16 times as many entries overflows
 MAGNITUDE = np.uint32(0x7FFFFFFF)
 
 
@@ -244,7 +244,7 @@ def add_sketched(
     scaled: Floats,
     out: Floats,
 ) -> None:
-    """Adds the mean of the largest number that the rows say for each entry."""
+    """Adds to each entry the mean of the larger bucket number of its rows."""
     ids, entry_spans = np.empty(BLOCK + 1, np.uint8), np.empty(BLOCK, np.uint32)
     first_cells, second_cells = np.empty(BLOCK, np.uint32), np.empty(BLOCK, np.uint32)
     wide = np.empty(min(cells.size, MOST_CELLS), np.uint16)

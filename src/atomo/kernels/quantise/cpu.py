@@ -171,7 +171,7 @@ def fill_levels(
         columns = (high - low + digits - 1) // digits
         levels[high - low :] = 0  # the padding of the last row
         packed = symbols[tile * COLUMNS : tile * COLUMNS + columns]
-        if pack_tile(levels, columns, base, digits, packed):  # seldom, with the form that fits
+        if pack_tile(levels, columns, base, digits, packed):  # rare, with a form that fits
             escaped = escape_tile(levels, columns, base, digits, packed, escapes, escaped)
             if escaped < 0:
                 return -1

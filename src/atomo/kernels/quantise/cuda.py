@@ -60,7 +60,7 @@ def quantise(
     if escaped * form.digits > room_for_escapes(len(values), highest, form):
         return None
     escapes = values.new_empty(escaped * form.digits, dtype=torch.int16)
-    if escaped:  # seldom: the tiles that have any are rounded once more, to the same levels
+    if escaped:  # rare: tiles with escapes are rounded again, to the same levels
         round_all(values, norms, bucket, GIVEN, highest, form, seed, escapes, starts, True)
     return symbols, escapes
 

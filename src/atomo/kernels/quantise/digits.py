@@ -19,7 +19,7 @@ U16 = np.uint32(16)
 
 @jit
 def pack_tile(levels: Levels, columns: int, base: int, digits: int, packed: Bytes) -> bool:
-    """Digits to bytes. Returns whether a level is out of their reach."""
+    """Packs levels as digits of bytes; returns True if a level is out of range."""
     reach = base // 2
     largest = np.int16(0)
     for i in range(digits * columns):

@@ -68,7 +68,7 @@ def tiles_of(entries: Tensor, digits: int) -> list[Tensor]:
 
 
 def pack(levels: Tensor, form: LevelForm) -> tuple[Tensor, Tensor]:
-    """Digits to bytes, and the levels of those bytes that cannot hold them."""
+    """Packs levels as digits of bytes; returns the bytes and the levels of escaped bytes."""
     base, digits = form.base, form.digits
     reach = base // 2
     powers = base ** torch.arange(digits, device=levels.device)

@@ -33,12 +33,12 @@ def kth(bits: Tensor, size: Tensor, k: int) -> Tensor:
         constants = {"PASS": number, "SHIFT": shift, "OWN": values, "VALUES": VALUES}
         count_digits[grid](bits, size, counts, k, **constants, BLOCK=BLOCK)
     state = bits.new_empty(3, dtype=torch.int64)
-    tell_kth[(1,)](counts, k, state, VALUES=VALUES, NOT_FINITE=NOT_FINITE)
+    store_kth[(1,)](counts, k, state, VALUES=VALUES, NOT_FINITE=NOT_FINITE)
     return state
 
 
 @device_code
-def known(counts, k, PASSES: tl.constexpr, VALUES: tl.constexpr):
+def digits_so_far(counts, k, PASSES: tl.constexpr, VALUES: tl.constexpr):
     """Returns the digits of the k-th after some passes, and its rank among all entries with these
     digits.
     """
@@ -67,7 +67,7 @@ def count_digits(
     BLOCK: tl.constexpr,
 ):
     entries = tl.load(size)
-    prefix, _ = known(counts, k, PASS, VALUES)
+    prefix, _ = digits_so_far(counts, k, PASS, VALUES)
     seen = tl.zeros([OWN], tl.int32)
     start = tl.program_id(0).to(tl.int64) * BLOCK
     while start < entries:
@@ -81,8 +81,8 @@ def count_digits(
 
 
 @device_code
-def tell_kth(counts, k, state, VALUES: tl.constexpr, NOT_FINITE: tl.constexpr):
-    low, rank = known(counts, k, 3, VALUES)
+def store_kth(counts, k, state, VALUES: tl.constexpr, NOT_FINITE: tl.constexpr):
+    low, rank = digits_so_far(counts, k, 3, VALUES)
     high = tl.arange(0, VALUES)
     tl.store(state, low.to(tl.int64))
     tl.store(state + 1, k - rank)

@@ -62,7 +62,7 @@ def decode(
 
     Args:
         data: bytes from anywhere.
-        count: how many indices they are said to hold.
+        count: the expected number of indices.
         entries: which all of them are below.
 
     Raises:
@@ -79,7 +79,7 @@ def decode_all(
     for size, count in zip(sizes, counts, strict=True):
         if not 0 <= count <= min(entries, 8 * size) or entries > LARGEST:
             raise NotIndices(f"{count} of {entries} indices in {size} bytes")
-    # Whole words, and those behind them that are looked at before the end is seen.
+    # Whole words, and the words after them that a reader loads before it finds the end.
     behind = torch.zeros(32 - sum(sizes) % 8, dtype=torch.uint8)
     words = torch.cat([*data, behind.to(data[0].device)]).cpu().numpy().view(np.uint64)
     indices, ends = np.empty(sum(counts), np.int64), np.array([sizes, counts], np.int64)

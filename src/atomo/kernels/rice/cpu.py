@@ -98,7 +98,7 @@ def peek(words: Words, at: int) -> np.uint64:
 
 @jit
 def decode_all(words: Words, sizes: Indices, counts: Indices, entries: int, out: Indices) -> int:
-    """Fills `out` from sets one behind the other, of so many bytes and indices each.
+    """Fills `out` from sets one after the other, of so many bytes and indices each.
 
     Returns:
         The number of the first set that is not one of increasing indices below `entries`, or -1.
@@ -115,10 +115,10 @@ def decode_all(words: Words, sizes: Indices, counts: Indices, entries: int, out:
 
 @jit
 def decode(words: Words, at: int, bits: int, entries: int, indices: Indices) -> int:
-    """Fills `indices` from bit `at` of words that have two more behind the last bit.
+    """Fills `indices` from bit `at` of words, with two more words after the last bit.
 
     Returns:
-        The bit behind the last one used, or -1 where they run out or an index is out of bounds.
+        The bit after the last used bit, or -1 if the words end early or an index is out of bounds.
     """
     last, gap = -1, 0
     for start in range(0, indices.size, BLOCK):
@@ -128,7 +128,7 @@ def decode(words: Words, at: int, bits: int, entries: int, indices: Indices) -> 
         for i in range(start, min(start + BLOCK, indices.size)):
             if at >= bits:
                 return -1
-            code = peek(words, at)  # no further than the two words behind the last bit
+            code = peek(words, at)  # no further than the two words after the last bit
             quotient = trailing_zeros(code)
             if quotient > ESCAPE:
                 return -1

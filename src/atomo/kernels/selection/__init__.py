@@ -58,7 +58,7 @@ def above(
     """Returns the increasing indices and the values of the entries with magnitude bits >= `low`.
 
     Args:
-        values: changed in place where `added` or `clear` says so.
+        values: changed in place if `added` is given or `clear` is True.
         added: added to `values` first.
         low: at least 1.
         clear: True makes the selected entries zero in `values`.

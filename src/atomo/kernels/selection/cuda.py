@@ -25,12 +25,12 @@ __all__ = [
     "add_sets",
     "chunk_sums",
     "first_largest",
-    "found_by",
     "keep_marks",
     "kth_largest",
     "largest",
     "largest_bits",
     "magnitudes",
+    "marked_entries",
     "marks_for",
 ]
 
@@ -43,10 +43,10 @@ def above(
     values: Tensor, added: Tensor | None, low: int, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
     words, counts = marked(values, added, number(low, values))
-    return found_by(values, words, counts, clear)
+    return marked_entries(values, words, counts, clear)
 
 
-def found_by(
+def marked_entries(
     values: Tensor, words: Tensor, counts: Tensor, clear: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Returns the marked entries after a check that they are finite."""

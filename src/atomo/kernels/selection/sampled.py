@@ -1,4 +1,4 @@
-"""The k largest entries, looked for above a bound that a sample tells. Contracts: the package.
+"""The k largest entries, searched above a bound from a sample. Contracts: the package.
 
 The bound is very probably not above the k-th largest, so that one pass over all entries finds them
 with few others, and only these are looked at closely.
@@ -17,7 +17,7 @@ from atomo.kernels import selection as select
 __all__ = ["largest", "positions", "rank_of"]
 
 SAMPLES: Final = 65536
-RUN: Final = 16  # sampled entries that lie together: a line of the cache
+RUN: Final = 16  # adjacent sampled entries: a cache line
 MARGIN: Final = 5.0  # standard deviations
 
 

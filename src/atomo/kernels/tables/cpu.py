@@ -22,13 +22,13 @@ class Expected(NamedTuple):
     """The accepted layout of each section. The product of the largest sides fits in 63 bits."""
 
     codes: Integers
-    """The dtype, as a frame says it."""
+    """The number of the dtype in a frame."""
     item_sizes: Integers  # bytes
     dimensions: Integers
     max_entries: Integers
     """The largest product of the sides."""
     max_sides: Integers
-    """The largest sides of all sections, one behind the other."""
+    """The largest sides of all sections, one after the other."""
 
 
 @jit

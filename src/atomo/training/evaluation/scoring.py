@@ -103,7 +103,7 @@ def tested(
     except CheckpointError as error:
         raise CheckpointError(f"step {step}: {error}") from error
     samples, scorer = torch.arange(len(subject.workload.test)), subject.workload.scorer()
-    at_once = min(batch_size, subject.workload.at_once)
+    at_once = min(batch_size, subject.workload.eval_batch_size)
     with torch.inference_mode():
         while len(samples):
             try:

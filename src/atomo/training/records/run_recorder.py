@@ -122,7 +122,7 @@ class RunRecorder:
         """
         snapshot = self._find_snapshot()
         if snapshot:
-            check_kept(self._job.workload.kept, snapshot.config)
+            check_kept(self._job.workload.stored_fields, snapshot.config)
         for state in snapshot.workers if snapshot else ():
             check_worker(state, self._job.model, kind_of(self._job.settings.memory))
         return snapshot
@@ -207,7 +207,7 @@ class RunRecorder:
         content = parts()
         buffers, states = list(kept_buffers(self._job.model)), content.workers
         means = {n: mean([state[BUFFER + n] for state in states], len(states)) for n in buffers}
-        config = {**record(self._job.settings), **self._job.workload.kept}
+        config = {**record(self._job.settings), **self._job.workload.stored_fields}
         model = {**content.model, **means}
         tensors = (model, content.optimizer, *states)
         self._needed = sum(tensor.nbytes for part in tensors for tensor in part.values())

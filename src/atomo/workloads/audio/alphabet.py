@@ -18,7 +18,7 @@ UNKNOWN: Final = "\ufffd"  # stands in a reference for a character that training
 
 @final
 class Alphabet:
-    """Characters that can be said, in a fixed order.
+    """The characters of texts, in a fixed order.
 
     Args:
         characters: each of them once.

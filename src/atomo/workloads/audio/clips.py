@@ -1,4 +1,4 @@
-"""Recordings of read speech, as VIVOS lies on disk.
+"""Recordings of read speech, in the layout of VIVOS.
 
     {train,test}/prompts.txt         SPEAKER_NUMBER TEXT, a recording a line
     {train,test}/genders.txt         SPEAKER GENDER, a speaker a line
@@ -47,7 +47,7 @@ def read_clips(folder: Path) -> Clips:
     for entry in prompts:
         if entry.speaker not in genders:
             reason = f"{quoted(entry.path.stem)} is no SPEAKER_NUMBER of a speaker in genders.txt"
-            raise entry.wrong(reason)
+            raise entry.error(reason)
     return Clips(
         tuple(entry.path for entry in prompts), tuple(genders[entry.speaker] for entry in prompts)
     )

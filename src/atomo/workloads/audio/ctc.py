@@ -1,8 +1,8 @@
-"""Texts without alignment: the loss over all alignments, and the likeliest one, read greedily.
+"""Texts without alignment: the loss over all alignments, and greedy decoding.
 
 Graves et al., "Connectionist Temporal Classification", ICML 2006. Frames after the end of a sample
-say blank with probability 1, which is to the loss and to the text as if they were not there: so
-scores need no lengths beside them.
+are blank with probability 1, which changes neither the loss nor the text: so scores need no
+lengths.
 """
 
 from typing import Final, final
@@ -21,9 +21,7 @@ NEVER: Final = -1e30  # the logarithm of no probability; sums of it stay finite,
 
 
 def frames_needed(numbers: Int64[Tensor, " n"]) -> int:
-    """Returns the fewest frames that can say a text: a blank must part two characters that are
-    alike.
-    """
+    """Returns the minimum number of frames of a text: a blank separates equal neighbours."""
     return len(numbers) + int((numbers[1:] == numbers[:-1]).sum())
 
 
@@ -53,8 +51,8 @@ def decode_greedy(scores: Float[Tensor, "b t k"]) -> Int64[Tensor, "b t"]:
 class CTC(Objective):
     """Nats a character: the negative logarithm of the probability of each text, over its length.
 
-    As `torch.nn.CTCLoss` has it by default. An infinite loss is never passed over for zero
-    (`zero_infinity`): a text that its frames cannot say is refused when it is read.
+    The reduction is the default of `torch.nn.CTCLoss`. An infinite loss is never replaced by zero
+    (`zero_infinity`): a text with too few frames is refused when it is read.
     """
 
     def loss(
@@ -72,7 +70,7 @@ class CTC(Objective):
         return ctc_loss(scores, targets[spelled], frames, spelled.sum(1).cpu(), BLANK)
 
     def right(self, outputs: Float[Tensor, "b t k"], targets: Int64[Tensor, "b n"]) -> Tensor:
-        """Texts that greedy reading has without an error."""
+        """Counts the texts that greedy decoding gets without an error."""
         texts = decode_greedy(outputs)
         width = max(texts.shape[1], targets.shape[1])
         decoded, expected = (

@@ -38,7 +38,7 @@ class FrameBiLSTM(Module):
             coefficients: of each frame.
             hidden: width of each convolution, and of each LSTM in each direction.
             stride: frames that become one.
-            characters: that are told apart, the blank not counted.
+            characters: the number of characters, without the blank.
         """
         super().__init__()
         self._stride = stride
@@ -69,8 +69,8 @@ class FrameBiLSTM(Module):
 def initialise_weights(network: FrameBiLSTM) -> None:
     """Draws first weights that keep a signal's size from layer to layer.
 
-    With PyTorch's own, which shrink it, the network says nothing but blank for three times as many
-    steps. Convolutions: He et al., 2015. LSTMs: Saxe et al., "Exact solutions to the nonlinear
+    With PyTorch's defaults, which shrink it, the network outputs only blanks for three times as
+    many steps. Convolutions: He et al., 2015. LSTMs: Saxe et al., "Exact solutions to the nonlinear
     dynamics of learning", ICLR 2014, and gates that begin by remembering (Jozefowicz et al., 2015).
     """
     for convolution in (network.first, network.second):

@@ -24,7 +24,7 @@ class Prompt:
     line: int
     """Line of `source`, counted from 1."""
 
-    def wrong(self, reason: str) -> DataError:
+    def error(self, reason: str) -> DataError:
         """Returns the error for this line."""
         return line_error(self.source, self.line, reason)
 

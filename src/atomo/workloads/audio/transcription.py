@@ -19,7 +19,7 @@ from atomo.workloads.audio.mfcc import COEFFICIENTS, RATE
 from atomo.workloads.audio.prompts import Prompt, read_prompts
 from atomo.workloads.audio.waves import coefficients
 from atomo.workloads.audio.word_errors import WORD_METRICS, WordErrors, require_jiwer
-from atomo.workloads.base import KEPT, Batch, Metric, Samples, Task, Workload
+from atomo.workloads.base import STORED, Batch, Metric, Samples, Task, Workload
 
 __all__ = ["Transcription"]
 
@@ -71,7 +71,7 @@ class SpokenSamples(Samples):
         frames, needed = frames_after(len(features), self._stride), frames_needed(text)
         if frames < needed:
             raise DataError(
-                f"{prompt.path}: {frames} frames cannot say the {len(text)} characters of its "
+                f"{prompt.path}: {frames} frames are too few for the {len(text)} characters of its "
                 f"prompt, which need {needed}; it may be cut off, else give a lower stride than "
                 f"{self._stride}"
             )
@@ -90,7 +90,7 @@ class Transcription(Task):
     """Frames of 10 ms that become one; higher => faster, and fewer characters a second."""
     seconds: int = 60
     """The longest recording."""
-    alphabet: str = field(default="", metadata=KEPT)
+    alphabet: str = field(default="", metadata=STORED)
     """Characters, in the order of the network's outputs; empty: those of the training prompts."""
 
     id: ClassVar[str] = "transcription"
@@ -117,8 +117,8 @@ class Transcription(Task):
             lambda name: self._build(name, len(alphabet)),
             CTC(),
             lambda: WordErrors(alphabet),
-            at_once=TOGETHER,
-            kept={"alphabet": alphabet.characters},
+            eval_batch_size=TOGETHER,
+            stored_fields={"alphabet": alphabet.characters},
         )
 
     def _build(self, name: str, characters: int) -> Module:
@@ -131,5 +131,5 @@ def prompts_with_text(folder: Path) -> list[Prompt]:
     prompts = read_prompts(folder)
     for entry in prompts:
         if not entry.text:
-            raise entry.wrong(f"{entry.path.stem} has no text; the spoken text must follow")
+            raise entry.error(f"{entry.path.stem} has no text; the spoken text must follow")
     return prompts

@@ -35,7 +35,7 @@ def require_jiwer() -> None:
 
 @final
 class WordErrors(Scorer):
-    """The rates of all texts, which are above 1 where more is wrong than was said; and the loss."""
+    """The error rates over all texts, above 1 with more errors than words, and the loss."""
 
     def __init__(self, alphabet: Alphabet) -> None:
         self._alphabet = alphabet

@@ -18,7 +18,7 @@ __all__ = ["ArraySplit", "CropFlip", "InMemory", "Normalisation", "in_memory"]
 Read: TypeAlias = "Callable[[Int64[torch.Tensor, ' b']], UInt8[torch.Tensor, 'b c h w']]"
 
 MOST: Final = 2**31
-"""Bytes of a split that may lie on a device for good: CIFAR-10 has a fourteenth of that."""
+"""The maximum size in bytes of a split that stays on a device: CIFAR-10 has 1/14 of it."""
 
 
 @final
@@ -53,7 +53,7 @@ class CropFlip:
     def __call__(
         self, images: UInt8[torch.Tensor, "b c h w"], indices: Int64[torch.Tensor, " b"], seed: int
     ) -> UInt8[torch.Tensor, "b c h w"]:
-        """Returns the images, changed where they lie: the same of a seed and an index on every
+        """Returns the augmented images on their device: equal for a seed and an index on every
         device.
         """
         b, c, h, w = images.shape

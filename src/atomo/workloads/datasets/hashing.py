@@ -1,4 +1,4 @@
-"""Random numbers as a pure function of (seed, index), so that nobody needs to remember a state.
+"""Random numbers as a pure function of (seed, index), without a generator's state.
 
 The generator is SplitMix64 on whole tensors, and each (seed, index) owns a stream of it. Steele,
 Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.

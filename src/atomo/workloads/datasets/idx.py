@@ -48,8 +48,9 @@ def read_idx(path: Path, dimensions: int) -> UInt8[Tensor, "..."]:
 
 
 def read_bytes(path: Path, start: int) -> bytearray:
-    """Returns the content of a file, writable, because torch wants its memory so; of a file that
-    has more than the `start` bytes at its beginning say, or less, not all of it.
+    """Returns the content of a file, writable as torch requires.
+
+    Reads at most a byte more than the size in the header, which is the first `start` bytes.
     """
     try:
         with open_plain(path, linked=True) as plain, unpacked(path, plain) as file:

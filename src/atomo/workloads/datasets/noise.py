@@ -40,7 +40,7 @@ class NoiseSplit(Split):
 
 def load(data_dir: Path, image_size: int | None) -> Dataset:
     """Draws the images, alike everywhere."""
-    del data_dir  # nothing lies there
+    del data_dir  # there are no files
     shape = 3, image_size or SIDE, image_size or SIDE
     return Dataset("Noise", CLASSES, shape, split(shape, TRAIN, 1), split(shape, TEST, 2))
 

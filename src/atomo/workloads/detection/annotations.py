@@ -91,7 +91,7 @@ def read_annotations(path: Path) -> Annotations:
         picture, category = entry.whole("image_id"), entry.whole("category_id")
         for key, value, listed in (("image_id", picture, sides), ("category_id", category, names)):
             if value not in listed:
-                raise entry.wrong(f"{key} is {value}, which the file does not list; remove it")
+                raise entry.error(f"{key} is {value}, which the file does not list; remove it")
         instances[picture].append(read_instance(entry, category, *sides[picture]))
     pictures = (
         Picture(number, file_of(entry), *sides[number], tuple(instances[number]))
@@ -105,7 +105,7 @@ def distinct(entries: Sequence[AnnotationEntry]) -> Iterable[AnnotationEntry]:
     seen: set[int] = set()
     for entry in entries:
         if entry.whole("id") in seen:
-            raise entry.wrong("the id is there twice; give each its own")
+            raise entry.error("the id is there twice; give each its own")
         seen.add(entry.whole("id"))
     return entries
 
@@ -119,7 +119,7 @@ def file_of(image: AnnotationEntry) -> str:
     name = image.text("file_name")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name:
-        raise image.wrong(f"file_name is {name!r}; must be a path within the folder of the images")
+        raise image.error(f"file_name is {name!r}; must be a path within the folder of the images")
     return name
 
 
@@ -127,11 +127,11 @@ def read_instance(entry: AnnotationEntry, category: int, height: int, width: int
     """Reads the annotation of one object in an image of this size."""
     box = entry.numbers("bbox", 4, BOX)
     if min(box[2:]) < 0:
-        raise entry.wrong(f"bbox is {list(box)}; must be {BOX}")
+        raise entry.error(f"bbox is {list(box)}; must be {BOX}")
     try:
         outline = read_outline(entry.fields.get("segmentation"), height, width)
     except ValueError as error:
-        raise entry.wrong(f"segmentation {error}") from error
+        raise entry.error(f"segmentation {error}") from error
     area = entry.size("area") if "area" in entry.fields else box[2] * box[3]
     crowd = entry.whole("iscrowd", 0, 1) if "iscrowd" in entry.fields else 0
     return Instance(entry.whole("id"), category, box, area, bool(crowd), outline)

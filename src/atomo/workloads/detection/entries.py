@@ -15,7 +15,7 @@ from atomo.workloads.lines import quoted
 
 __all__ = ["AnnotationEntry", "read_lists"]
 
-LARGEST: Final = 2**53  # of whole numbers: beyond, not all that write JSON tell neighbours apart
+LARGEST: Final = 2**53  # of whole numbers: beyond it some JSON writers round to neighbours
 DEEP: Final = "lists in lists too deep"
 
 
@@ -30,7 +30,7 @@ class AnnotationEntry:
     place: int
     fields: Mapping[str, Any]
 
-    def wrong(self, reason: str) -> DataError:
+    def error(self, reason: str) -> DataError:
         """Returns the error for it, which names it by its id or, without one, by its
         place from 1.
         """
@@ -46,7 +46,7 @@ class AnnotationEntry:
         """
         value = self.fields.get(key)
         if type(value) is not int or not low <= value <= high:
-            raise self.wrong(f"{key} is {shown(value)}; must be a whole number, {low} to {high}")
+            raise self.error(f"{key} is {shown(value)}; must be a whole number, {low} to {high}")
         return value
 
     def size(self, key: str) -> float:
@@ -57,7 +57,7 @@ class AnnotationEntry:
         """
         value: Any = self.fields.get(key)
         if not finite(value) or value < 0:
-            raise self.wrong(f"{key} is {shown(value)}; must be a finite number, 0 or more")
+            raise self.error(f"{key} is {shown(value)}; must be a finite number, 0 or more")
         return float(value)
 
     def numbers(self, key: str, count: int, expected: str) -> tuple[float, ...]:
@@ -68,7 +68,7 @@ class AnnotationEntry:
         """
         value = self.fields.get(key)
         if not isinstance(value, list) or len(value) != count or not all(map(finite, value)):
-            raise self.wrong(f"{key} is {shown(value)}; must be {expected}")
+            raise self.error(f"{key} is {shown(value)}; must be {expected}")
         return tuple(map(float, value))
 
     def text(self, key: str) -> str:
@@ -79,7 +79,7 @@ class AnnotationEntry:
         """
         value = self.fields.get(key)
         if not isinstance(value, str) or not value:
-            raise self.wrong(f"{key} is {shown(value)}; must be a text that is not empty")
+            raise self.error(f"{key} is {shown(value)}; must be a text that is not empty")
         return value
 
 

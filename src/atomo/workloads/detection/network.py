@@ -24,7 +24,7 @@ class Detections:
     counts: Int64[Tensor, " b"]
     """Number of detections on each image."""
     boxes: Float[Tensor, "n 4"]
-    """Left, top, right, bottom; pixels of the image as it lies on disk."""
+    """Left, top, right, bottom, in pixels of the image file."""
     scores: Float[Tensor, " n"]
     categories: Int64[Tensor, " n"]
     """The ids of the annotations."""
@@ -74,7 +74,7 @@ class Detector(Module):
         shapes = [(3, *size) for size in sizes.tolist()]
         images = [image.float() / 255 for image in split_rows(pixels, shapes)]
         if not self.training:
-            return self.seen(images)
+            return self.detect_all(images)
         assert counts is not None and boxes is not None and categories is not None  # noqa: PT018
         labels = self.labels(categories)
         split = counts.tolist()
@@ -96,11 +96,9 @@ class Detector(Module):
             )
         return same.int().argmax(1) + 1
 
-    def seen(self, images: Sequence[Float[Tensor, "3 _ _"]]) -> Detections:
-        """Detects the objects of each image by itself: others in its batch would change
-        its edges.
-        """
-        detections = [self.seen_on(image) for image in images]
+    def detect_all(self, images: Sequence[Float[Tensor, "3 _ _"]]) -> Detections:
+        """Detects the objects of each image separately: a batch would pad the image's edges."""
+        detections = [self.detect(image) for image in images]
         masks = [objects["masks"][:, 0] for objects in detections if "masks" in objects]
         return Detections(
             torch.tensor([len(objects["boxes"]) for objects in detections]),
@@ -110,9 +108,9 @@ class Detector(Module):
             torch.cat(masks) if masks else None,
         )
 
-    def seen_on(self, image: Float[Tensor, "3 h w"]) -> Target:
-        """Returns the steps of the model itself, but for the last: masks stay on the grids of their
-        boxes, for a hundred of the image's size are a hundred times the image.
+    def detect(self, image: Float[Tensor, "3 h w"]) -> Target:
+        """Runs the steps of the model except the last: masks stay on the grids of their boxes,
+        because a hundred masks of the image's size take a hundred times the image's memory.
         """
         model = self.model
         scaled, _ = model.transform([image])
@@ -126,7 +124,7 @@ class Detector(Module):
 
 
 def split_rows(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
-    """Tensors of these shapes, from one that has them in a row."""
+    """Splits a flat tensor into tensors of these shapes."""
     lengths = [torch.Size(shape).numel() for shape in shapes]
     return [
         part.view(shape) for part, shape in zip(torch.split(flat, lengths), shapes, strict=True)

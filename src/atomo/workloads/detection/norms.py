@@ -1,8 +1,8 @@
 """Normalisation layers of detectors.
 
 torchvision's detectors are published with batch norms that are frozen, because the few images of a
-step say little about a distribution. That needs a network that was trained before: with a variance
-of 1 where there is another, activations of drawn weights vanish or burst. So a
+step estimate a distribution badly. This needs a trained network: with a wrong variance of 1, the
+activations of random weights vanish or explode. So a
 network that begins with random weights has trainable batch norms (as in torchvision), or group
 norms, which do not depend on the number of images.
 

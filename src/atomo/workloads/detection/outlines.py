@@ -26,7 +26,7 @@ class Polygons:
     """The x and y of every corner, in pixels, for each polygon."""
 
     def encoded(self, height: int, width: int) -> Any:
-        """Runs of pixels as pycocotools compresses them."""
+        """Returns the runs in the compressed form of pycocotools."""
         mask = pycocotools("mask")
         return mask.merge(mask.frPyObjects(list(map(list, self.corners)), height, width))
 
@@ -83,7 +83,7 @@ def read_polygon(numbers: Any) -> "array[float]":
 
 
 def read_runs(counts: Any, size: object, height: int, width: int) -> Runs:
-    """Runs that fill an image of this size exactly."""
+    """Returns runs that fill an image of this size exactly."""
     if size != [height, width]:
         raise ValueError(f"has runs for [h, w] = {size}, and the image is {[height, width]}")
     if isinstance(counts, str):

@@ -1,8 +1,8 @@
 """Average precision as COCO counts it, by pycocotools: of boxes, and of masks.
 
 It is the mean over categories and over ten thresholds of the overlap, 0.5 to 0.95, of the precision
-at 101 values of the recall; AP50 and AP75 are those of one threshold. A crowd is neither to be
-found nor wrong to be found.
+at 101 values of the recall; AP50 and AP75 are those of one threshold. A crowd counts neither
+as an object nor as an error.
 """
 
 import io
@@ -48,7 +48,7 @@ class SummedLosses(Objective):
         return outputs.sum()
 
     def right(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Returns None: in training a detector says no more than its losses."""
+        """Returns zero: in training a detector has no outputs but its losses."""
         return outputs.new_zeros(())
 
 
@@ -88,7 +88,7 @@ class Truth:
             ],
             "categories": [{"id": number} for number in self.annotations.categories],
         }
-        with redirect_stdout(io.StringIO()):  # it tells of its progress
+        with redirect_stdout(io.StringIO()):  # pycocotools prints its progress
             made.createIndex()
         return made
 

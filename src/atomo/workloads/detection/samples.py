@@ -22,12 +22,12 @@ from atomo.workloads.datasets.photographs.files import decode_image
 from atomo.workloads.detection.annotations import Annotations, Instance, Picture
 from atomo.workloads.detection.outlines import mask_of
 
-__all__ = ["SeenPictures", "ShownPictures", "has_extent"]
+__all__ = ["EvaluationPictures", "TrainingPictures", "has_extent"]
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class SeenPictures(Samples):
+class EvaluationPictures(Samples):
     """A split to evaluate on: pixels alone.
 
     A batch's inputs are the pixels of all its images, one after the other, and their sizes (height,
@@ -48,7 +48,7 @@ class SeenPictures(Samples):
 
 @final
 @dataclass(frozen=True, eq=False)
-class ShownPictures(Samples):
+class TrainingPictures(Samples):
     """A split to train on: pixels and objects. The annotations are read on first use.
 
     After the pixels and the sizes, a batch's inputs are the number of objects of each image, and of

@@ -22,7 +22,7 @@ from atomo.workloads.detection.precision import (
     Truth,
 )
 from atomo.workloads.detection.pretrained import load_body, train_last
-from atomo.workloads.detection.samples import SeenPictures, ShownPictures
+from atomo.workloads.detection.samples import EvaluationPictures, TrainingPictures
 from atomo.workloads.detection.zoo import DETECTORS, DetectorSizes
 
 __all__ = ["Detection"]
@@ -104,19 +104,19 @@ class Detection(Task):
                 f"--image-size {image_size}: detectors scale images themselves, each by its shorter"
                 f" side; --task 'detection(min_size={image_size}, max_size={2 * image_size})'"
             )
-        pycocotools("mask")  # or says now, not at the first batch, how to have it
+        pycocotools("mask")  # raises now, not at the first batch, if it is not installed
         root = data_dir / "coco" if self.dataset_named(dataset) == COCO else data_dir
         train, val = find_split(root, "train"), find_split(root, "val")
         seen = read_annotations(val.annotations)
         truth = Truth(seen)
         return Workload(
             # It is large, and an evaluator has no use for it.
-            ShownPictures(partial(match_categories, seen, train.annotations), train.images),
-            SeenPictures(seen, val.images),
+            TrainingPictures(partial(match_categories, seen, train.annotations), train.images),
+            EvaluationPictures(seen, val.images),
             lambda name: self._build(name, seen, data_dir),
             SummedLosses(),
             lambda: AveragePrecisionScorer(truth),
-            at_once=8,
+            eval_batch_size=8,
         )
 
     def _build(self, name: str, seen: Annotations, data_dir: Path) -> Module:
@@ -137,7 +137,7 @@ class Detection(Task):
 
 
 def match_categories(seen: Annotations, path: Path) -> Annotations:
-    """Annotations to train on, with the categories of those to evaluate on.
+    """Reads the annotations to train on, and checks their categories against the evaluation's.
 
     Raises:
         DataError: they have other categories.

@@ -29,7 +29,7 @@ DRAWN: Final = "pooler."  # weights that an encoder may lack: they belong to its
 
 
 def read_tokeniser(folder: Path) -> Any:
-    """Returns the tokeniser of `transformers` that lies in a folder.
+    """Reads a tokeniser of `transformers` from a folder.
 
     Raises:
         ConfigError: the package is not installed.
@@ -62,7 +62,7 @@ def token_ids(
 
 
 def read_encoder(folder: Path) -> Module:
-    """Returns the encoder in a folder, its weights in float32; a pooler that it lacks is drawn.
+    """Reads the encoder in a folder, with weights in float32; a missing pooler gets random weights.
 
     Raises:
         ConfigError: the package is not installed.
@@ -89,13 +89,13 @@ def load_encoder(library: Any, folder: Path) -> Any:
         trust_remote_code=False,
         weights_only=True,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # `read_encoder` names them; the package would not
+        ignore_mismatched_sizes=True,  # `read_encoder` raises an error with their names
         dtype=torch.float32,
     )
 
 
 def transformers(folder: Path) -> Any:
-    """Returns the package, which is told that there is no network, and to be quiet.
+    """Imports the package, set to use no network and to print nothing.
 
     Raises:
         ConfigError: it is not installed.

@@ -37,7 +37,7 @@ def inverse_propensities(
         a: A of the data set.
         b: B of the data set.
     """
-    c = max(0.0, math.log(samples) - 1) * (b + 1) ** a  # of one or two samples it says nothing
+    c = max(0.0, math.log(samples) - 1) * (b + 1) ** a  # without meaning for one or two samples
     inverse: Tensor = 1 + c * (counts + b) ** -a
     return inverse
 

@@ -39,7 +39,7 @@ def read_samples(path: Path) -> LabelTable:
 
     Raises:
         DataError: it is not there, the header is none, a line is no sample, a number is out of the
-            range that the header gives, or there are more or fewer lines than it says.
+            range that the header gives, or the number of lines differs from the header.
     """
     rows = read_lines(path)
     samples, features, labels = header(next(rows, ""), path)
@@ -77,7 +77,7 @@ def sample(line: str, features: int, labels: int, path: Path, number: int) -> Ro
 
 
 def whole(texts: list[str], bound: int, noun: str, path: Path, number: int) -> np.ndarray:
-    """Numbers from 0 up to a bound."""
+    """Parses whole numbers from 0 to below a bound."""
     if not texts:
         return np.empty(0, dtype=np.int64)
     if not all(map(digits, texts)) or max(map(int, texts)) >= bound:

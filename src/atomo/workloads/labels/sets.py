@@ -1,4 +1,4 @@
-"""The published data sets, by the names that DRAGONN's scripts give them, and where each lies."""
+"""The published data sets and their files, with the names in DRAGONN's scripts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ def read_set(chosen: LabelSet, data_dir: Path) -> tuple[LabelTable, LabelTable]:
     if train := only_file(folder, prefix, "train.txt"):
         test = only_file(folder, prefix, "test.txt")
         if test is None:
-            raise DataError(f"{train} is there, and no {prefix}*test.txt beside it; {LAYOUT}")
+            raise DataError(f"{train} is there, but no {prefix}*test.txt; {LAYOUT}")
         return check_counts(read_samples(train), read_samples(test))
     if data := only_file(folder, prefix, "data.txt"):
         return parts(read_samples(data), folder, prefix)
@@ -74,7 +74,7 @@ def check_counts(train: LabelTable, test: LabelTable) -> tuple[LabelTable, Label
     expected, counts = (train.features, train.labels), (test.features, test.labels)
     if expected != counts:
         raise line_error(
-            test.source, 1, f"features and labels {counts}; {train.source} says {expected} of them"
+            test.source, 1, f"features and labels {counts}; {train.source} has {expected}"
         )
     return train, test
 

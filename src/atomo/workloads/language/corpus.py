@@ -1,4 +1,4 @@
-"""Running text, as the corpora of language models lie on disk: one file a split.
+"""Running text, in the layout of the corpora of language models: one file a split.
 
     train.txt, test.txt                        or ptb.train.txt, ptb.test.txt
     wiki.train.tokens, wiki.test.tokens        or wiki.train.raw, wiki.test.raw

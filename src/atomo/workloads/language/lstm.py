@@ -19,11 +19,11 @@ SPREAD: Final = 0.1  # of the first word vectors and scores
 
 @final
 class LSTMLanguageModel(Module):
-    """Scores of each next word, behind a context that is read without being learnt from.
+    """An LSTM that scores each next word, after a context that is read without gradients.
 
-    The context takes the place of the state that truncated backpropagation through time carries
-    from window to window: like that one it is differentiated no further. It is read anew with the
-    weights of the step, so that a step depends on nothing but weights and windows.
+    The context replaces the state that truncated backpropagation through time carries from window
+    to window; both get no gradient. The context is read with the weights of the step, so a step
+    depends only on weights and windows.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ INNER: Final = 4  # width of the hidden layers, over that of the model
 
 @final
 class TransformerLanguageModel(Module):
-    """Scores of the next word behind each word of a window and its context."""
+    """A transformer that scores the next word after each word of a window and its context."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from atomo.workloads.base import Batch, Samples
 
 __all__ = ["NO_WORD", "Windows"]
 
-NO_WORD: Final = -100  # of a target behind the end of the text, as PyTorch's cross entropy has it
+NO_WORD: Final = -100  # a target after the end of the text: `ignore_index` of cross entropy
 
 
 @final

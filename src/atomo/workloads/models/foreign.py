@@ -1,7 +1,7 @@
 """Networks of other packages: `torchvision:NAME`, `timm:NAME`, `module.path:callable`.
 
-Weights are drawn, never fetched. A callable of one's own is called with those of `num_classes` and
-`input_shape` (channels, height, width) that it takes, and returns a module.
+Weights are random, never fetched. A user's callable gets those of `num_classes` and `input_shape`
+(channels, height, width) that it accepts, and returns a module.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def is_own(name: str) -> bool:
 
 
 def foreign_name(name: str) -> str:
-    """Returns its spelling there.
+    """Returns the spelling of a network's name in its package.
 
     Raises:
         ConfigError: there is no such package or network; the message offers near matches.
@@ -193,7 +193,7 @@ def own_callable(name: str) -> Callable[..., object]:
 
 
 def call(build: Callable[..., object], input_shape: tuple[int, ...], classes: int) -> Any:
-    """Calls it with those of our two arguments that it takes."""
+    """Calls a builder with those of the two arguments that it accepts."""
     arguments: dict[str, object] = {"num_classes": classes, "input_shape": input_shape}
     takes = inspect.signature(build).parameters
     return build(**{name: value for name, value in arguments.items() if name in takes})
@@ -229,7 +229,7 @@ def probe_output(
 
 
 def refusal(name: str, verb: str, error: Exception) -> ConfigError:
-    """Returns an error of somebody else's, on one line."""
+    """Returns a ConfigError with the text of another package's error, on one line."""
     reason = " ".join(str(error).split())[:300]
     return ConfigError(f"--network {name} {verb}: {reason or type(error).__name__}")
 

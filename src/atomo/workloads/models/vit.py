@@ -54,7 +54,7 @@ class Attention(Module):
 
 @final
 class Block(Module):
-    """Attention, then two layers on each token, each behind a norm and beside a shortcut."""
+    """Attention, then two layers on each token, each with a norm before it and a shortcut."""
 
     def __init__(self, size: VitSize, dropout: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Sentences and their classes, as the corpora of the Vietnamese benchmarks lie on disk.
+"""Sentences and their classes, in the layout of the Vietnamese benchmarks.
 
     {train,val,test}/sents.txt        a sentence a line
     {train,val,test}/sentiments.txt   its class, on the same line; or topics.txt, ...

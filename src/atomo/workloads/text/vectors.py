@@ -54,7 +54,7 @@ def read_vectors(path: Path, wanted: set[str]) -> dict[str, Float[Tensor, " d"]]
         if number > 1 and word in wanted:
             vectors[word] = vector(numbers, dimension, path, number)
     if number - 1 != words:
-        raise DataError(f"{path} has {number - 1} words, and its first line says {words}")
+        raise DataError(f"{path} has {number - 1} words, and {words} in its first line")
     return vectors
 
 

@@ -125,7 +125,7 @@ def header_size(path: str) -> tuple[int, int]:
 
 @final
 class Decoded:
-    """Images of one size, each decoded when it is first asked for, then kept if `keep` says so."""
+    """Images of one size, decoded on first use, and cached if `keep` is True."""
 
     def __init__(self, paths: Sequence[str], size: tuple[int, int], *, keep: bool) -> None:
         self.paths, self.size = paths, size

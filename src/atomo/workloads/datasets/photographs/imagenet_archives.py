@@ -1,7 +1,7 @@
 """ImageNet's archives, as they are given out, become folders.
 
 `ILSVRC2012_img_train.tar` holds an archive a class; `ILSVRC2012_img_val.tar` images alone. Their
-classes `ILSVRC2012_devkit_t12.tar.gz` says.
+classes are in `ILSVRC2012_devkit_t12.tar.gz`.
 """
 
 import shutil

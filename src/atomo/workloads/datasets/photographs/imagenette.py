@@ -1,4 +1,4 @@
-"""Imagenette: ten classes of ImageNet that are easily told apart (Howard, 2019)."""
+"""Imagenette: ten classes of ImageNet that are easy to distinguish (Howard, 2019)."""
 
 from pathlib import Path
 from typing import Final

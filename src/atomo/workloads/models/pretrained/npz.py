@@ -24,7 +24,7 @@ from atomo.errors import ConfigError, DataError
 __all__ = ["read_arrays", "read_npz"]
 
 Array = NDArray[Any]
-# As NumPy and `zipfile` say it; a compression that they do not know is "not implemented".
+# The errors of NumPy and `zipfile`; an unknown compression is "not implemented".
 UNREADABLE: Final = (
     ValueError, EOFError, KeyError, IndexError, TypeError, RuntimeError, SyntaxError, OverflowError,
     MemoryError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,

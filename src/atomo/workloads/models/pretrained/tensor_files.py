@@ -13,7 +13,7 @@ from atomo.errors import ConfigError, DataError
 
 __all__ = ["READ_ERRORS", "read_tensors"]
 
-# As the package says it of bytes, of a dtype that it has no name for, and of absurd sizes.
+# The errors of the package for damaged bytes, unknown dtypes, and absurd sizes.
 READ_ERRORS: Final = (
     SafetensorError,
     KeyError,

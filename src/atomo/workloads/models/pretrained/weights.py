@@ -64,7 +64,7 @@ def read(path: Path) -> Mapping[str, Tensor]:
 
 
 def head_of(network: Module) -> frozenset[str]:
-    """Returns the names of the tensors of the last layer, which says how many classes there are."""
+    """Returns the names of the tensors of the last layer, which depends on the classes."""
     owners = [name for name, part in network.named_modules() if "weight" in dict(part._parameters)]
     prefix = f"{owners[-1]}." if owners and owners[-1] else ""
     return frozenset({prefix + "weight", prefix + "bias"}) if owners else frozenset()

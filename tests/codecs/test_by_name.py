@@ -30,8 +30,8 @@ def test_what_says_nothing_is_refused(text: str) -> None:
 
 def test_the_first_that_names_a_parameter_counts() -> None:
     rules = parse_by_name("bf16: b.weight; sgd: *.weight")
-    found = [str(rules.codec(name, make_codec("topk"))) for name, _ in SHAPES]
-    assert found == ["sgd", "topk", "bf16", "sgd", "sgd"]
+    codecs = [str(rules.codec(name, make_codec("topk"))) for name, _ in SHAPES]
+    assert codecs == ["sgd", "topk", "bf16", "sgd", "sgd"]
 
 
 def test_a_name_of_no_parameter_is_refused() -> None:
@@ -42,8 +42,8 @@ def test_a_name_of_no_parameter_is_refused() -> None:
 def test_neighbours_with_the_same_codec_share_a_part_and_small_vectors_stay_dense() -> None:
     rules = parse_by_name("topk: c.weight b.weight a.bias; svd: a.weight")
     (bucket,) = plan(SHAPES, make_codec("bf16"), ONE, rules)
-    found = [(str(part.codec), [slot.name for slot in part.slots]) for part in bucket.parts]
-    assert found == [
+    codecs = [(str(part.codec), [slot.name for slot in part.slots]) for part in bucket.parts]
+    assert codecs == [
         ("bf16", ["d.weight"]),
         ("topk", ["c.weight", "b.weight"]),
         ("svd", ["a.weight"]),
@@ -54,7 +54,9 @@ def test_neighbours_with_the_same_codec_share_a_part_and_small_vectors_stay_dens
 def test_parameters_lie_where_they_do_with_one_codec() -> None:
     """Checks that memories, optimisers and weights stay in place when codecs change."""
     rules = parse_by_name("topk: a.weight c.weight; svd: b.weight")
-    (mixed,), (plain,) = (plan(SHAPES, make_codec("bf16"), ONE, *one) for one in ([rules], []))
+    (mixed,), (plain,) = (
+        plan(SHAPES, make_codec("bf16"), ONE, *options) for options in ([rules], [])
+    )
     assert mixed.slots == plain.slots
     assert mixed.layout_hash != plain.layout_hash
 

@@ -63,8 +63,8 @@ mostly_every_codec = pytest.mark.parametrize(
 
 
 def obeying(law: Law) -> pytest.MarkDecorator:
-    some = [codec for codec in CODECS_AND_MORE if law in codec.laws]
-    return pytest.mark.parametrize("codec", some, ids=str)
+    matching = [codec for codec in CODECS_AND_MORE if law in codec.laws]
+    return pytest.mark.parametrize("codec", matching, ids=str)
 
 
 def votes(codec: Codec) -> bool:
@@ -84,11 +84,11 @@ def test_declares_a_law(codec):
 
 @pytest.mark.parametrize("name", CODECS)
 def test_its_file_says_what_law_it_has_and_what_bits_it_takes(name):
-    said = inspect.getdoc(inspect.getmodule(CODECS[name])) or ""
-    *_, law = said.partition("Law: ")
+    page = inspect.getdoc(inspect.getmodule(CODECS[name])) or ""
+    *_, law = page.partition("Law: ")
     law, bits, _ = law.partition("Bits: ")
     assert bits, f"{name}: no law, or no bits"
-    words = [known.name.lower() for known in make_codec(name).laws]
+    words = [names.name.lower() for names in make_codec(name).laws]
     assert all(word in law for word in words), words
 
 
@@ -130,9 +130,9 @@ def test_a_payload_fits_its_declared_fields(codec):
         payload = tensors(codec, codec.encode(normal(*shape), seeded(0)))
         for tensor, field in zip(payload, codec.fields(Size(shape)), strict=True):
             assert tensor.dtype == field.dtype, shape
-            assert all(n <= most for n, most in zip(tensor.shape, field.max_shape, strict=True)), (
-                shape
-            )
+            assert all(
+                n <= maximum for n, maximum in zip(tensor.shape, field.max_shape, strict=True)
+            ), shape
 
 
 @every_codec
@@ -271,13 +271,13 @@ def test_any_shape_any_scale_any_share_of_zeros(codec, shape, seed, exponent, ze
     assert decoded.shape == gradient.shape
     assert decoded.isfinite().all()
     # The residual and the sent values add up to the gradients.
-    kept = torch.randn(shape, generator=generator) * 10.0**exponent
-    whole = kept + gradient
-    sent = codec.decode(codec.encode_residual(gradient, kept, seeded(seed)), gradient.shape)
+    residual = torch.randn(shape, generator=generator) * 10.0**exponent
+    whole = residual + gradient
+    sent = codec.decode(codec.encode_residual(gradient, residual, seeded(seed)), gradient.shape)
     size = float(whole.abs().max()) + float(sent.abs().max())
-    torch.testing.assert_close(kept + sent, whole, rtol=0, atol=1e-5 * size)
+    torch.testing.assert_close(residual + sent, whole, rtol=0, atol=1e-5 * size)
     if Law.CONTRACTION in codec.laws:
-        assert kept.norm() <= whole.norm() * (1 + 1e-5)
+        assert residual.norm() <= whole.norm() * (1 + 1e-5)
 
 
 @every_codec
@@ -328,8 +328,8 @@ def test_several_gradients_at_once_give_the_bytes_of_each(codec):
     payloads = codec.encode_all(gradients, [*map(seeded, range(len(gradients)))])
     for number, (gradient, payload) in enumerate(zip(gradients, payloads, strict=True)):
         alone = codec.sections(codec.encode(gradient, seeded(number)))
-        for one, other in zip(codec.sections(payload), alone, strict=True):
-            assert one.equal(other)
+        for actual, expected in zip(codec.sections(payload), alone, strict=True):
+            assert actual.equal(expected)
     for gradient, was in zip(gradients, before, strict=True):
         assert gradient.equal(was)
 

@@ -29,24 +29,24 @@ PARAMETERS = [("a", torch.Size((20, 30))), ("b", torch.Size((30,)))]
 
 @pytest.mark.parametrize("spec", READING)
 def test_what_reads_half_precision_makes_of_it_what_it_makes_of_a_copy(spec):
-    codec, given = make_codec(spec), normal(30, 40).bfloat16()
-    kept, wide_kept = normal(30, 40, seed=2), normal(30, 40, seed=2)
+    codec, gradient = make_codec(spec), normal(30, 40).bfloat16()
+    residual, wide_kept = normal(30, 40, seed=2), normal(30, 40, seed=2)
     pairs = [
-        (codec.encode(given, seeded()), codec.encode(given.float(), seeded())),
+        (codec.encode(gradient, seeded()), codec.encode(gradient.float(), seeded())),
         (
-            codec.encode_residual(given, kept, seeded()),
-            codec.encode_residual(given.float(), wide_kept, seeded()),
+            codec.encode_residual(gradient, residual, seeded()),
+            codec.encode_residual(gradient.float(), wide_kept, seeded()),
         ),
     ]
-    for one, other in pairs:
-        assert_same(codec.sections(one), codec.sections(other))
-    assert kept.equal(wide_kept)
-    assert given.equal(normal(30, 40).bfloat16())
+    for actual, expected in pairs:
+        assert_same(codec.sections(actual), codec.sections(expected))
+    assert residual.equal(wide_kept)
+    assert gradient.equal(normal(30, 40).bfloat16())
 
 
-def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+def assert_same(result: list[Tensor], expected: list[Tensor]) -> None:
+    for actual, second in zip(result, expected, strict=True):
+        torch.testing.assert_close(actual, second, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", slow_but(HALVES[:1], HALVES), ids=str)
@@ -55,14 +55,16 @@ def test_a_worker_sends_of_half_precision_what_it_sends_of_a_copy(pair, dtype):
     """Runs three steps, so that the residual is compared as well."""
     spec, memory = pair.split(" with ")
     (bucket,) = plan(PARAMETERS, make_codec(spec), megabytes(0.01))
-    found = []
+    result = []
     for widen in (False, True):
         compressor = Compressor(make_memory(memory, nesterov=True), Compression(), worker=1, seed=5)
         frames = []
         for step in (1, 2, 3):
-            given = normal(bucket.size, seed=step).to(dtype)
-            compressor.memory.begin(float(given.float().norm()))
-            frames.append(compressor.compress(bucket, given.float() if widen else given, step))
-        found.append((frames, compressor.memory.state_dict()))
-    assert [f.tobytes() for f in found[0][0]] == [f.tobytes() for f in found[1][0]]
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=0, atol=0)
+            gradient = normal(bucket.size, seed=step).to(dtype)
+            compressor.memory.begin(float(gradient.float().norm()))
+            frames.append(
+                compressor.compress(bucket, gradient.float() if widen else gradient, step)
+            )
+        result.append((frames, compressor.memory.state_dict()))
+    assert [f.tobytes() for f in result[0][0]] == [f.tobytes() for f in result[1][0]]
+    torch.testing.assert_close(result[0][1], result[1][1], rtol=0, atol=0)

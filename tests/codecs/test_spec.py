@@ -92,20 +92,20 @@ def test_memories_are_no_kinder(spec, message):
 
 def test_one_thread_at_a_time_has_pythons_parser(monkeypatch):
     """Checks the lock: in CPython 3.11 two parsing threads fail once in some thousand jobs."""
-    parse, inside, most = ast.parse, [], []
+    parse, inside, depths = ast.parse, [], []
 
     def watched(*arguments, **options):
         inside.append(None)
         for _ in range(100):
             time.sleep(0)  # others may run here, as they may where garbage is collected
-        most.append(len(inside))
+        depths.append(len(inside))
         inside.pop()
         return parse(*arguments, **options)
 
     monkeypatch.setattr(ast, "parse", watched)
     together([lambda: [make_codec("topk(values=topk)") for _ in range(20)]] * 4)
-    assert set(most) == {1}
-    assert len(most) == 160  # the inner codec is a specification of its own
+    assert set(depths) == {1}
+    assert len(depths) == 160  # the inner codec is a specification of its own
 
 
 def test_what_is_meant_is_read():

@@ -57,9 +57,9 @@ glibc = pytest.mark.skipif(
 
 def printed(code: str, **environment: str) -> list[str]:
     """Returns the words that a process of its own prints."""
-    given = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"} | environment
+    variables = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"} | environment
     done = subprocess.run(
-        [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
     )
     return done.stdout.split()
 
@@ -67,8 +67,8 @@ def printed(code: str, **environment: str) -> list[str]:
 @glibc
 def test_no_step_maps_memory_anew():
     """Each step allocates 80 MB."""
-    kept, faulted = printed(COUNT_FAULTS)
-    assert kept == "True"
+    kept_memory, faulted = printed(COUNT_FAULTS)
+    assert kept_memory == "True"
     assert int(faulted) < 1_000_000
 
 

@@ -126,7 +126,7 @@ def test_a_table_has_its_names_without_any_module():
     ],
 )
 def test_things_have_the_name_that_their_table_has_for_them(table, own):
-    assert [getattr(thing, own) for thing in table.values()] == [*table]
+    assert [getattr(entry, own) for entry in table.values()] == [*table]
 
 
 def test_annotations_that_stay_text_can_be_read():
@@ -141,8 +141,8 @@ def test_annotations_that_stay_text_can_be_read():
 
 def functions(module: ModuleType) -> Iterator[FunctionType]:
     """Yields those of a module and of its classes."""
-    for thing in vars(module).values():
-        if getattr(thing, "__module__", None) == module.__name__:
-            for one in [thing, *vars(thing).values()] if inspect.isclass(thing) else [thing]:
-                if inspect.isfunction(one):
-                    yield inspect.unwrap(one)
+    for entry in vars(module).values():
+        if getattr(entry, "__module__", None) == module.__name__:
+            for member in [entry, *vars(entry).values()] if inspect.isclass(entry) else [entry]:
+                if inspect.isfunction(member):
+                    yield inspect.unwrap(member)

@@ -66,11 +66,11 @@ def sections_on_the_cpu(codec: Codec, payload: object) -> list[Tensor]:
 @every_case
 def test_a_payload_is_the_same_wherever_the_gradient_is(codec, shape):
     there = placed(normal(shape))
-    found = sections_on_the_cpu(codec, codec.encode(there, seeded()))
-    for one, other in zip(
-        found, codec.sections(codec.encode(normal(shape), seeded())), strict=True
+    result = sections_on_the_cpu(codec, codec.encode(there, seeded()))
+    for actual, expected in zip(
+        result, codec.sections(codec.encode(normal(shape), seeded())), strict=True
     ):
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(actual, expected)
     assert there.held.equal(normal(shape))
 
 
@@ -97,11 +97,11 @@ def test_several_payloads_decode_to_where_the_sum_is(codec, shape):
 @pytest.mark.slow
 @every_case
 def test_several_gradients_there_are_sent_as_here(codec, shape):
-    given = [normal(shape, seed) for seed in (1, 4)]
+    gradients = [normal(shape, seed) for seed in (1, 4)]
     draws = [[seeded(1), seeded(4)] for _ in range(2)]
-    there = codec.encode_all([*map(placed, given)], draws[0])
-    for one, other in zip(there, codec.encode_all(given, draws[1]), strict=True):
-        pairs = zip(sections_on_the_cpu(codec, one), codec.sections(other), strict=True)
+    there = codec.encode_all([*map(placed, gradients)], draws[0])
+    for actual, expected in zip(there, codec.encode_all(gradients, draws[1]), strict=True):
+        pairs = zip(sections_on_the_cpu(codec, actual), codec.sections(expected), strict=True)
         for part, same in pairs:
             torch.testing.assert_close(part, same)
 
@@ -119,10 +119,10 @@ def test_a_payload_made_there_decodes_on_either_side(codec, shape):
 @pytest.mark.slow
 @every_case
 def test_what_is_kept_stays_where_it_is(codec, shape):
-    kept, expected = placed(normal(shape, 2)), normal(shape, 2)
-    codec.encode_residual(placed(normal(shape)), kept, seeded())
+    residual, expected = placed(normal(shape, 2)), normal(shape, 2)
+    codec.encode_residual(placed(normal(shape)), residual, seeded())
     codec.encode_residual(normal(shape), expected, seeded())
-    torch.testing.assert_close(kept.held, expected)
+    torch.testing.assert_close(residual.held, expected)
 
 
 @every_case
@@ -168,7 +168,7 @@ def test_a_worker_sends_the_same_frames_from_any_device(spec):
     """Two steps with a residual, the second of which is taken back, and the sum of the frames."""
     parameters = [("a", torch.Size((20, 30))), ("b", torch.Size((30,)))]
     (bucket,) = plan(parameters, make_codec(spec), megabytes(0.01))
-    found = []
+    result = []
     for put in (placed, lambda tensor: tensor):
         compressor = Compressor(make_memory("residual"), Compression(), worker=1, seed=5)
         total = put(torch.zeros(bucket.size))
@@ -176,6 +176,6 @@ def test_a_worker_sends_the_same_frames_from_any_device(spec):
             frame = compressor.compress(bucket, put(normal((bucket.size,), step)), step)
             add_frame(bucket, frame, total, 0.5)
         compressor.take_back()
-        kept = {name: part.cpu() for name, part in compressor.memory.state_dict().items()}
-        found.append((torch.from_numpy(frame.copy()), total.cpu(), kept))
-    torch.testing.assert_close(*found)
+        residual = {name: part.cpu() for name, part in compressor.memory.state_dict().items()}
+        result.append((torch.from_numpy(frame.copy()), total.cpu(), residual))
+    torch.testing.assert_close(*result)

@@ -27,43 +27,43 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamModule]:
 
 
 def test_what_goes_to_a_device_is_not_waited_for():
-    given = torch.arange(5)
-    with waits() as heard:
-        there = to_device(given, DEVICE)
-    assert heard == []
+    tensor = torch.arange(5)
+    with waits() as waited:
+        there = to_device(tensor, DEVICE)
+    assert waited == []
     assert is_on_device(there)
-    assert there.held.equal(given)
-    assert there.held.data_ptr() != given.data_ptr()
+    assert there.held.equal(tensor)
+    assert there.held.data_ptr() != tensor.data_ptr()
     assert to_device(there, DEVICE) is there
-    assert to_device(given, torch.device("cpu")) is given
+    assert to_device(tensor, torch.device("cpu")) is tensor
 
 
 def test_what_comes_from_a_device_is_waited_for_once():
-    given = [torch.arange(5), torch.randn(3, 2), torch.zeros(0), torch.ones(4, dtype=torch.uint8)]
-    with waits() as heard:
-        here = to_host([placed(given[0]), given[1], placed(given[2]), placed(given[3])])
-    assert heard == ["synchronize"]
-    assert here[1] is given[1]
-    for one, other in zip(here, given, strict=True):
-        assert one.equal(other)
-        assert not is_on_device(one)
+    tensors = [torch.arange(5), torch.randn(3, 2), torch.zeros(0), torch.ones(4, dtype=torch.uint8)]
+    with waits() as waited:
+        here = to_host([placed(tensors[0]), tensors[1], placed(tensors[2]), placed(tensors[3])])
+    assert waited == ["synchronize"]
+    assert here[1] is tensors[1]
+    for copy, expected in zip(here, tensors, strict=True):
+        assert copy.equal(expected)
+        assert not is_on_device(copy)
 
 
 def test_nobody_waits_for_what_is_here():
-    with waits() as heard:
+    with waits() as waited:
         assert to_host([]) == []
         to_host([torch.zeros(2)])
-    assert heard == []
+    assert waited == []
 
 
 def test_a_look_waits_when_it_is_looked_at():
     loss = placed(torch.tensor(1.5))
-    with waits() as heard:
+    with waits() as waited:
         look = AsyncScalars(loss, placed(torch.tensor(3)))
         loss.add_(1)  # what is computed later is not what is seen
-        assert heard == []
+        assert waited == []
         assert look.values() == [1.5, 3.0]
-    assert heard == ["synchronize"]
+    assert waited == ["synchronize"]
     assert AsyncScalars().values() == []
     assert AsyncScalars(torch.tensor(0.1)).values() == [float(torch.tensor(0.1))]
 

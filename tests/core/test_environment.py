@@ -34,16 +34,16 @@ def shell(line: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "told"),
+    ("line", "code", "message"),
     [
         ("P print <&- >&- 2>&-", 0, ""),
         ("P print > /dev/full", 1, "p print: cannot write the output: No space left on device\n"),
         ("P print | true; exit ${PIPESTATUS[0]}", 130, ""),
     ],
 )
-def test_an_output_that_is_closed_or_full_is_a_clear_end(line, code, told):
+def test_an_output_that_is_closed_or_full_is_a_clear_end(line, code, message):
     done = shell(line)
-    assert (done.returncode, done.stderr) == (code, told)
+    assert (done.returncode, done.stderr) == (code, message)
 
 
 def test_the_number_of_a_closed_stream_goes_to_no_other_file(tmp_path):

@@ -47,7 +47,7 @@ PUBLISHED = {
 
 def table() -> str:
     """Returns the options of other systems as the document shows them."""
-    rows = [f"| `{one.theirs}` | {one.systems} | {one.ours} |" for one in ALL]
+    rows = [f"| `{spelling.theirs}` | {spelling.systems} | {spelling.ours} |" for spelling in ALL]
     return "\n".join(["| there | in | here |", "| --- | --- | --- |", *rows]) + "\n"
 
 
@@ -66,23 +66,31 @@ def test_every_published_option_is_there_or_has_a_successor(system):
         assert (dashed in OPTIONS) != (dashed in OURS), name
 
 
-@pytest.mark.parametrize("one", [one for one in ALL if one.option], ids=lambda one: one.theirs)
-def test_what_is_said_to_work_is_one_of_our_options(one):
-    assert one.option in OURS
-    assert one.theirs not in OURS
-    words = [one.theirs] if one.value else [one.theirs, "5"]
-    want = [f"{one.option}={one.value}"] if one.value else [one.option, "5"]
+@pytest.mark.parametrize(
+    "spelling",
+    [spelling for spelling in ALL if spelling.option],
+    ids=lambda spelling: spelling.theirs,
+)
+def test_what_is_said_to_work_is_one_of_our_options(spelling):
+    assert spelling.option in OURS
+    assert spelling.theirs not in OURS
+    words = [spelling.theirs] if spelling.value else [spelling.theirs, "5"]
+    want = [f"{spelling.option}={spelling.value}"] if spelling.value else [spelling.option, "5"]
     assert translate_spellings(words, OURS) == want
 
 
-@pytest.mark.parametrize("one", [one for one in ALL if not one.option], ids=lambda one: one.theirs)
-def test_what_is_gone_names_its_successor(one):
-    assert one.theirs not in OURS
-    for spelling in {one.theirs, one.theirs[:2] + one.theirs[2:].replace("-", "_")}:
+@pytest.mark.parametrize(
+    "spelling",
+    [spelling for spelling in ALL if not spelling.option],
+    ids=lambda spelling: spelling.theirs,
+)
+def test_what_is_gone_names_its_successor(spelling):
+    assert spelling.theirs not in OURS
+    for option in {spelling.theirs, spelling.theirs[:2] + spelling.theirs[2:].replace("-", "_")}:
         with pytest.raises(ConfigError) as caught:
-            read(spelling, "1")
-        assert str(caught.value).startswith(f"unknown option {spelling!r}; in place of ")
-        assert one.ours in str(caught.value)
+            read(option, "1")
+        assert str(caught.value).startswith(f"unknown option {option!r}; in place of ")
+        assert spelling.ours in str(caught.value)
 
 
 def test_options_take_either_dash_and_published_spellings():
@@ -147,17 +155,17 @@ def test_inner_codecs_may_be_written_in_any_case():
 
 
 @pytest.mark.parametrize(
-    ("kind", "known"), [("codec", CODECS), ("network", MODELS), ("comm-type", COMM_TYPES)]
+    ("kind", "listed"), [("codec", CODECS), ("network", MODELS), ("comm-type", COMM_TYPES)]
 )
-def test_published_names_are_taken_or_explained(kind, known):
-    for theirs, ours in NAMES[kind].items():
-        assert theirs == fold(theirs)
-        if ours in known:
-            assert resolve(kind, theirs, known) == ours
+def test_published_names_are_taken_or_explained(kind, listed):
+    for published, own in NAMES[kind].items():
+        assert published == fold(published)
+        if own in listed:
+            assert resolve(kind, published, listed) == own
         else:
-            assert make_codec(ours)
+            assert make_codec(own)
             with pytest.raises(ConfigError, match="here it is"):
-                resolve(kind, theirs, known)
+                resolve(kind, published, listed)
 
 
 def test_published_names_reach_the_run():

@@ -114,7 +114,7 @@ def test_all_backends_draw_the_same_entries(count):
         drawn = [
             backend.sample_entries(values, 0.2, seed) for backend in backends("atoms", interpreted)
         ]
-        assert all(other.equal(drawn[0]) for other in drawn[1:])
+        assert all(indices.equal(drawn[0]) for indices in drawn[1:])
 
 
 @each_backend

@@ -31,8 +31,8 @@ def test_a_backend_has_the_functions_of_its_kernel(kernel, backend):
     assert set(reference.__all__) <= set(offered.__all__)
     for name in reference.__all__:
         parameters = inspect.signature(getattr(contract, name)).parameters.values()
-        given = inspect.signature(getattr(offered, name)).parameters.values()
-        assert [(p.name, p.default) for p in given] == [(p.name, p.default) for p in parameters]
+        inputs = inspect.signature(getattr(offered, name)).parameters.values()
+        assert [(p.name, p.default) for p in inputs] == [(p.name, p.default) for p in parameters]
 
 
 def test_the_device_of_a_tensor_chooses_the_backend():
@@ -49,7 +49,9 @@ def test_a_kernel_without_a_backend_for_a_device_says_so():
 def test_the_page_on_gpus_names_the_backend_of_every_kernel():
     page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
     rows = [row.split("|")[1:4] for row in page.splitlines() if row.startswith("| `")]
-    shown = {kernel: where for names, _, where in rows for kernel in re.findall(r"`(\w+)`", names)}
+    shown = {
+        kernel: places for names, _, places in rows for kernel in re.findall(r"`(\w+)`", names)
+    }
     for folder in ROOM.glob("*/"):
         files = {path.stem for path in folder.glob("*.py")}
         expected = next((text for backend, text in NAMES.items() if backend in files), None)

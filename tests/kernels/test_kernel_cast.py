@@ -21,15 +21,15 @@ def values(seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("scale", SCALES)
 def test_halves_are_those_of_pytorch(backend, scale):
     wide = values() * scale
-    found, largest = backend.to_half(wide, scale)
-    assert found.view(torch.int16).equal((wide / scale).half().view(torch.int16))
+    halves, largest = backend.to_half(wide, scale)
+    assert halves.view(torch.int16).equal((wide / scale).half().view(torch.int16))
     assert largest == float(wide.abs().max())
 
 
 @each_backend
 def test_brains_are_those_of_pytorch(backend):
-    found, largest = backend.to_brain(values())
-    assert found.view(torch.int16).equal(values().bfloat16().view(torch.int16))
+    halves, largest = backend.to_brain(values())
+    assert halves.view(torch.int16).equal(values().bfloat16().view(torch.int16))
     assert largest == float(values().abs().max())
 
 
@@ -37,27 +37,29 @@ def test_brains_are_those_of_pytorch(backend):
 @pytest.mark.parametrize("scale", [None, *SCALES[1:]])
 def test_what_is_kept_is_what_rounding_lost(backend, scale):
     unit = scale or 1.0
-    kept, added = values() * unit, values(1) * unit
-    total = kept + added
-    found, largest = (
-        backend.add_to_half(kept, added, scale) if scale else backend.add_to_brain(kept, added)
+    residual, added = values() * unit, values(1) * unit
+    total = residual + added
+    halves, largest = (
+        backend.add_to_half(residual, added, scale)
+        if scale
+        else backend.add_to_brain(residual, added)
     )
-    sent = found.float() * unit
-    assert found.equal((total / unit).to(found.dtype))
-    assert (sent + kept).equal(total)
-    assert kept.equal(total - sent)
+    sent = halves.float() * unit
+    assert halves.equal((total / unit).to(halves.dtype))
+    assert (sent + residual).equal(total)
+    assert residual.equal(total - sent)
     assert largest == float(total.abs().max())
 
 
 @each_backend
 def test_a_half_out_of_reach_is_the_largest(backend):
     wide = torch.tensor([1e9, -1e9, 65519.0, 1.0])
-    found, largest = backend.to_half(wide, 1.0)
-    assert found.tolist() == [65504, -65504, 65504, 1]
+    halves, largest = backend.to_half(wide, 1.0)
+    assert halves.tolist() == [65504, -65504, 65504, 1]
     assert largest == 1e9
-    kept = torch.zeros(4)
-    backend.add_to_half(kept, wide, 1.0)
-    assert kept.equal(wide - found.float())
+    residual = torch.zeros(4)
+    backend.add_to_half(residual, wide, 1.0)
+    assert residual.equal(wide - halves.float())
 
 
 @each_backend

@@ -25,7 +25,10 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(backend: Backend, words: list[Tensor], count: int) -> list[Tensor]:
-    return [one.cpu() for one in backend.decompress_all(words, count, torch.device(backend.device))]
+    return [
+        message.cpu()
+        for message in backend.decompress_all(words, count, torch.device(backend.device))
+    ]
 
 
 def sparse_trits(n: int) -> Tensor:
@@ -98,8 +101,8 @@ def test_each_backend_makes_the_same_words_and_reads_them(backend, name):
     words = backend.compress(symbols, True, trits)
     assert words.equal(CPU.compress(symbols, True, trits))
     assert backend.compress(symbols, False, trits).equal(CPU.compress(symbols, False, trits))
-    (found,) = read(backend, [words], len(symbols))
-    assert found.equal(symbols)
+    (result,) = read(backend, [words], len(symbols))
+    assert result.equal(symbols)
 
 
 @every_backend("entropy")
@@ -118,11 +121,11 @@ def test_each_backend_counts_the_same_part_of_a_long_message(backend, name, monk
 @pytest.mark.slow
 def test_messages_of_several_frames_in_any_form(backend):
     plain = message("even", 260)
-    held = [MESSAGES["trits"][0], plain, MESSAGES["trits"][0].flip(0), message("one", 260)]
-    words = [CPU.compress(one, True, True) for one in held]
-    assert [int(one[1]) for one in words] == [3, 0, 3, 1]
-    for one, symbols in zip(read(backend, words, 260), held, strict=True):
-        assert one.equal(symbols)
+    originals = [MESSAGES["trits"][0], plain, MESSAGES["trits"][0].flip(0), message("one", 260)]
+    words = [CPU.compress(original, True, True) for original in originals]
+    assert [int(message_words[1]) for message_words in words] == [3, 0, 3, 1]
+    for decoded, symbols in zip(read(backend, words, 260), originals, strict=True):
+        assert decoded.equal(symbols)
 
 
 def damaged(words: Tensor, place: int, change: int) -> Tensor:
@@ -141,12 +144,12 @@ def test_damaged_streams_are_told_from_others(backend, name):
     whole = CPU.compress(symbols, True, trits)
     damages = DAMAGES[:1] if name == "few bits" else DAMAGES
     frames = [damaged(whole, place, 1 << bit) for place, bit in damages]
-    found = [result(backend, words, len(symbols)) for words in frames]
+    results = [result(backend, words, len(symbols)) for words in frames]
     expected = [result(CPU, words, len(symbols)) for words in frames]
-    assert [one is None for one in found] == [one is None for one in expected]
-    assert any(one is None for one in found)
-    for one, other in zip(found, expected, strict=True):
-        assert one is other is None or one.equal(other)
+    assert [message is None for message in results] == [message is None for message in expected]
+    assert any(message is None for message in results)
+    for actual, second in zip(results, expected, strict=True):
+        assert actual is second is None or actual.equal(second)
 
 
 def result(backend: Backend, words: Tensor, count: int) -> Tensor | None:

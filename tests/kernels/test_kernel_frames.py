@@ -28,15 +28,15 @@ def one_by_one(backend: Backend) -> Backend:
 def levels(n: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """Returns symbols, escapes and norms of three frames: some levels of the first and the third
     escape."""
-    found = []
+    result = []
     for seed, far in enumerate(([3, n - 1], [], [n // 2])):
         values, norms = normal(n, seed=seed), torch.empty(-(-n // BUCKET))
         values[far] = 40.0
         packed = quantise.quantise(values, norms, BUCKET, EUCLIDEAN, MOST, FORM, seed)
         assert packed is not None
         assert bool(len(packed[1])) == bool(far)
-        found.append((*packed, norms))
-    symbols, escapes, norms = zip(*found, strict=True)
+        result.append((*packed, norms))
+    symbols, escapes, norms = zip(*result, strict=True)
     return [*symbols], [*escapes], [*norms]
 
 
@@ -77,8 +77,8 @@ def test_powers_of_several_frames(backend, n):
 def test_signs_of_several_frames(backend, n):
     words, units = [sign.pack_signs(normal(n, seed=seed))[0] for seed in range(3)], [0.1, 0.0, 3e-4]
     out, expected = normal(n, seed=9), normal(n, seed=9)
-    for held, unit in zip(words, units, strict=True):
-        one_by_one(backend).add_signs(held, unit, -unit, expected)
+    for frame, unit in zip(words, units, strict=True):
+        one_by_one(backend).add_signs(frame, unit, -unit, expected)
     backend.add_all_signs(stacked(words, CPU), units, out)
     assert out.equal(expected)
 
@@ -142,12 +142,12 @@ def test_what_is_wrong_with_one_frame_is_refused_before_any_is_added():
     out, sizes = normal(1000), (BUCKET, MOST, FORM)
     before = out.clone()
     moved = [escapes[0][:2], torch.cat([escapes[0][2:], escapes[1]]), escapes[2]]  # as many in all
-    for bad, what in (
+    for bad, message in (
         ((symbols, moved, norms), "2 levels"),
         (([*symbols[:2], torch.full_like(symbols[2], 226)], escapes, norms), "up to 226"),
         ((symbols, escapes, [*norms[:2], norms[2][:1]]), "1 norms"),
     ):
-        with pytest.raises(ValueError, match=what):
+        with pytest.raises(ValueError, match=message):
             quantise.add_all_levels(*bad, *sizes, out, 0.5)
     assert out.equal(before)
 

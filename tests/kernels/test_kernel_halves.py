@@ -69,8 +69,8 @@ KEPT = {
 
 def marks(backend: Backend, name: str, dtype: torch.dtype) -> list[pytest.MarkDecorator]:
     """Returns the marks that leave out the other cases."""
-    kept = name in KEPT and backend == backends(backend.kernel)[-1] and dtype is torch.bfloat16
-    return [] if kept else [pytest.mark.slow]
+    is_fast = name in KEPT and backend == backends(backend.kernel)[-1] and dtype is torch.bfloat16
+    return [] if is_fast else [pytest.mark.slow]
 
 
 CASES = [
@@ -91,12 +91,12 @@ def call_kernel(backend: Backend, name: str, gradient: Tensor) -> tuple[Any, lis
 
 @pytest.mark.parametrize(("backend", "name", "dtype"), CASES)
 def test_a_half_is_read_as_its_float32_copy(backend, name, dtype):
-    given = normal(N).to(dtype)
-    kept = given.clone()
-    found, after = call_kernel(backend, name, given)
-    expected, wide_after = call_kernel(backend, name, given.float())
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    for one, other in zip(after, wide_after, strict=True):
-        if one is not given:
-            torch.testing.assert_close(one, other, rtol=0, atol=0)
-    assert given.equal(kept)
+    gradient = normal(N).to(dtype)
+    copy = gradient.clone()
+    result, after = call_kernel(backend, name, gradient)
+    expected, wide_after = call_kernel(backend, name, gradient.float())
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+    for actual, second in zip(after, wide_after, strict=True):
+        if actual is not gradient:
+            torch.testing.assert_close(actual, second, rtol=0, atol=0)
+    assert gradient.equal(copy)

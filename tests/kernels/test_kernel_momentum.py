@@ -29,13 +29,13 @@ def test_grows_and_finds_as_the_steps_one_by_one(backend: Backend, nesterov, n, 
     arguments = normal(n, seed=3), 0.9, nesterov
     places = torch.arange(0, n, 3)
     sampled = backend.magnitudes(values, velocity, *arguments, places)
-    found = backend.grow_above(values, velocity, *arguments, bits)
+    result = backend.grow_above(values, velocity, *arguments, bits)
     grown, speed = stepped(nesterov, n)
     assert values.equal(grown)
     assert velocity.equal(speed)
     assert sampled.equal(grown[places].abs().view(torch.int32))
-    for one, other in zip(found, select.above(grown, None, bits), strict=True):
-        assert one.equal(other)
+    for actual, expected in zip(result, select.above(grown, None, bits), strict=True):
+        assert actual.equal(expected)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

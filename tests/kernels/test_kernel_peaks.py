@@ -20,7 +20,7 @@ def bits(value: float) -> int:
 
 def joined(backend: Backend, sources: list[Tensor], out: Tensor, scale: float) -> list[int]:
     """Joins tensors on the device of the backend."""
-    return backend.join([one.to(backend.device) for one in sources], out, scale)
+    return backend.join([source.to(backend.device) for source in sources], out, scale)
 
 
 @each_backend
@@ -30,7 +30,7 @@ def test_joins_in_order_over_the_scale_and_tells_the_largest(backend: Backend, s
     out = torch.empty(4103)
     peaks = joined(backend, sources, out, scale)
     assert out.equal(torch.cat(sources) / scale)
-    assert peaks == [bits(float((one / scale).abs().max())) for one in sources]
+    assert peaks == [bits(float((source / scale).abs().max())) for source in sources]
 
 
 @each_backend
@@ -38,7 +38,7 @@ def test_any_strides_and_any_floating_dtype(backend: Backend):
     sources = [normal(6).view(2, 3).T, normal(8).bfloat16(), normal(4).double(), torch.ones(())]
     out = torch.empty(19)
     peaks = joined(backend, sources, out, 1.0)
-    assert out.equal(torch.cat([one.float().flatten() for one in sources]))
+    assert out.equal(torch.cat([source.float().flatten() for source in sources]))
     assert peaks[1] == bits(float(sources[1].abs().max()))
 
 
@@ -64,7 +64,7 @@ def test_what_the_scale_makes_zero_or_infinite_counts_as_that():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_tells_the_largest_where_nothing_is_joined(backend: Backend, dtype):
     sources = [normal(40).neg().to(dtype), torch.zeros(3, dtype=dtype).neg(), normal(9).to(dtype)]
-    sources = [one.to(backend.device) for one in sources]
+    sources = [source.to(backend.device) for source in sources]
     expected = joined(backend, sources, torch.empty(52), 1.0)
     module = import_module(f"atomo.kernels.peaks.{backend.name}")
     assert module.largest(sources) == expected

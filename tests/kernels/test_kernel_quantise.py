@@ -23,15 +23,15 @@ def quantised(
     values: Tensor,
     bucket: int,
     kind: int,
-    most: int,
+    highest: int,
     form: LevelForm,
     seed: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Norms, symbols and escapes."""
     norms = torch.empty(-(-len(values) // bucket))
-    found = backend.quantise(values, norms, bucket, kind, most, form, seed)
-    assert found is not None
-    return norms, *found
+    result = backend.quantise(values, norms, bucket, kind, highest, form, seed)
+    assert result is not None
+    return norms, *result
 
 
 def levels_by_hand(symbols: Tensor, escapes: Tensor, form: LevelForm, n: int) -> list[int]:
@@ -58,18 +58,18 @@ def levels_by_hand(symbols: Tensor, escapes: Tensor, form: LevelForm, n: int) ->
 @each_backend
 @every_form
 @pytest.mark.parametrize("n", [1, 4, 5, 511, 2560, 2561, 5200])
-@pytest.mark.parametrize(("bucket", "most"), [(512, 1), (7, 1), (1000, 3)])
-def test_every_level_is_a_neighbour_of_the_exact_quotient(backend, form, n, bucket, most):
+@pytest.mark.parametrize(("bucket", "highest"), [(512, 1), (7, 1), (1000, 3)])
+def test_every_level_is_a_neighbour_of_the_exact_quotient(backend, form, n, bucket, highest):
     values = normal(n)
     bucket = min(bucket, n)
     if bucket < 100:
-        most = 1  # few entries to a norm: higher levels would be more escapes than there is room
-    _, symbols, escapes = quantised(backend, values, bucket, EUCLIDEAN, most, form)
+        highest = 1  # few entries to a norm: higher levels would be more escapes than there is room
+    _, symbols, escapes = quantised(backend, values, bucket, EUCLIDEAN, highest, form)
     levels = torch.tensor(levels_by_hand(symbols, escapes, form, n))
     parts = values.double().split(bucket)
-    exact = torch.cat([part * most / part.norm() for part in parts])
+    exact = torch.cat([part * highest / part.norm() for part in parts])
     assert bool(((levels - exact).abs() < 1 + 1e-5).all())
-    assert int(levels.abs().max()) <= most
+    assert int(levels.abs().max()) <= highest
     assert bool((levels * exact >= 0).all())
 
 
@@ -79,13 +79,13 @@ def test_every_level_is_a_neighbour_of_the_exact_quotient(backend, form, n, buck
 @pytest.mark.parametrize("n", [1, 700, 5200])
 def test_decoding_is_norm_times_level(backend, form, kind, n):
     values = normal(n)
-    most = form.base // 2
+    highest = form.base // 2
     bucket = min(512, n)
-    norms, symbols, escapes = quantised(backend, values, bucket, kind, most, form)
+    norms, symbols, escapes = quantised(backend, values, bucket, kind, highest, form)
     levels = torch.tensor(levels_by_hand(symbols, escapes, form, n))
-    units = norms.repeat_interleave(bucket)[:n] / most
+    units = norms.repeat_interleave(bucket)[:n] / highest
     out = torch.ones(n)
-    backend.add_levels(symbols, escapes, norms, bucket, most, form, out, 0.5)
+    backend.add_levels(symbols, escapes, norms, bucket, highest, form, out, 0.5)
     torch.testing.assert_close(out, 1 + 0.5 * levels * units)
 
 
@@ -120,20 +120,20 @@ def test_a_norm_that_is_not_finite_is_refused(backend, bad):
 def test_all_backends_give_the_same_bytes(form, kind, n, bucket, size):
     """Sums in another order may round a norm to its neighbour, so all get the norms of one."""
     values, seed = normal(n) * size, 2**63 - 7
-    most = 255 if form == FORMS[-1] else form.base // 2  # some of 255 levels escape
-    first, *others = backends("quantise", interpreted=False)
-    norms, *packed = quantised(first, values, bucket, kind, most, form, seed)
-    for other in others:
-        found = quantised(other, values, bucket, kind, most, form, seed)
-        torch.testing.assert_close(found[0], norms, rtol=2e-7, atol=0)
-        given = other.quantise(values, norms, bucket, GIVEN, most, form, seed)
-        assert given is not None
-        for part, same in zip(given, packed, strict=True):
+    highest = 255 if form == FORMS[-1] else form.base // 2  # some of 255 levels escape
+    first, *remaining = backends("quantise", interpreted=False)
+    norms, *packed = quantised(first, values, bucket, kind, highest, form, seed)
+    for backend in remaining:
+        result = quantised(backend, values, bucket, kind, highest, form, seed)
+        torch.testing.assert_close(result[0], norms, rtol=2e-7, atol=0)
+        with_norms = backend.quantise(values, norms, bucket, GIVEN, highest, form, seed)
+        assert with_norms is not None
+        for part, same in zip(with_norms, packed, strict=True):
             assert part.equal(same)
 
 
 @pytest.mark.parametrize(
-    ("form", "bucket", "kind", "most"),
+    ("form", "bucket", "kind", "highest"),
     [
         # One bucket a row, in whole tiles and in a shorter one; then escapes from one bucket.
         (FORMS[1], 512, EUCLIDEAN, 7),
@@ -141,19 +141,19 @@ def test_all_backends_give_the_same_bytes(form, kind, n, bucket, size):
         pytest.param(FORMS[2], 5200, LARGEST, 255, marks=pytest.mark.slow),
     ],
 )
-def test_triton_packs_and_adds_what_numba_does(form, bucket, kind, most):
+def test_triton_packs_and_adds_what_numba_does(form, bucket, kind, highest):
     values, seed = normal(5200), 2**63 - 7
     first, triton = Backend("quantise", "cpu"), Backend("quantise", "cuda")
-    norms, *packed = quantised(first, values, bucket, kind, most, form, seed)
-    own, *_ = quantised(triton, values, bucket, kind, most, form, seed)
+    norms, *packed = quantised(first, values, bucket, kind, highest, form, seed)
+    own, *_ = quantised(triton, values, bucket, kind, highest, form, seed)
     torch.testing.assert_close(own, norms, rtol=2e-7, atol=0)  # sums have another order
-    given = triton.quantise(values, norms, bucket, GIVEN, most, form, seed)
-    assert [part.tolist() for part in given] == [part.tolist() for part in packed]
+    with_norms = triton.quantise(values, norms, bucket, GIVEN, highest, form, seed)
+    assert [part.tolist() for part in with_norms] == [part.tolist() for part in packed]
     rows = packed[0][None], form.escape
     assert triton.largest_and_counts(*rows) == first.largest_and_counts(*rows)
     outs = [normal(5200, seed=3) for _ in range(2)]
     for backend, out in zip((first, triton), outs, strict=True):
-        backend.add_levels(*packed, norms, bucket, most, form, out, 0.3)
+        backend.add_levels(*packed, norms, bucket, highest, form, out, 0.3)
     assert outs[0].equal(outs[1])
 
 
@@ -166,8 +166,8 @@ def test_triton_refuses_norms_and_gives_up_escapes_as_numba_does():
     assert (
         backend.quantise(torch.ones(600), torch.empty(600), 1, EUCLIDEAN, 255, FORMS[0], 0) is None
     )
-    most, squares = backend.moments(normal(1500))
-    assert most == float(normal(1500).abs().max())
+    peak, squares = backend.moments(normal(1500))
+    assert peak == float(normal(1500).abs().max())
     assert abs(squares - float(normal(1500).double().square().sum())) < 1e-9
 
 
@@ -233,18 +233,18 @@ def test_messages_come_back(kind, n):
     assert entropy.decompress(entropy.compress(symbols, coded=False), n).equal(symbols)
 
 
-@pytest.mark.parametrize(("kind", "most"), [("even", 1.001), ("steep", 1.03), ("trits", 1.04)])
-def test_messages_are_about_as_small_as_their_entropy(kind, most):
+@pytest.mark.parametrize(("kind", "factor"), [("even", 1.001), ("steep", 1.03), ("trits", 1.04)])
+def test_messages_are_about_as_small_as_their_entropy(kind, factor):
     symbols = message(kind, 600_000)
     counts = np.bincount(symbols.numpy(), minlength=256)
     p = counts[counts > 0] / counts.sum()
     bits = -(p * np.log2(p)).sum() * len(symbols)
-    assert 32 * len(entropy.compress(symbols, trits=kind == "trits")) <= most * bits + 32 * 50
+    assert 32 * len(entropy.compress(symbols, trits=kind == "trits")) <= factor * bits + 32 * 50
 
 
-@pytest.mark.parametrize(("kept", "coded"), [(255, False), (253, False), (230, True)])
-def test_a_code_that_saves_next_to_nothing_is_not_sent(kept, coded):
-    symbols = message("even", 600_000).clamp(max=kept)
+@pytest.mark.parametrize(("saved", "coded"), [(255, False), (253, False), (230, True)])
+def test_a_code_that_saves_next_to_nothing_is_not_sent(saved, coded):
+    symbols = message("even", 600_000).clamp(max=saved)
     words = entropy.compress(symbols)
     assert (int(words[1]) == entropy.CODED) == coded
     assert (len(words) < 0.99 * 600_000 / 4) == coded

@@ -41,13 +41,13 @@ def test_pytorch_makes_the_same_words(key):
 
 def rank(rows: list[int]) -> int:
     """Computes the rank of a matrix of bits, one number for each row."""
-    found = 0
+    rank = 0
     while rows:
         if row := rows.pop():
-            found += 1
+            rank += 1
             lowest = row & -row
-            rows = [other ^ row if other & lowest else other for other in rows]
-    return found
+            rows = [vector ^ row if vector & lowest else vector for vector in rows]
+    return rank
 
 
 @pytest.mark.parametrize(("steps", "bits"), [(2, 12), (3, 8)])

@@ -22,10 +22,10 @@ floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 def test_above_adds_finds_and_clears(backend: Backend, n, value):
     values, added = normal(n), normal(n, seed=2)
     total = values + added
-    indices, found = backend.above(values, added, select.bits_of(value), True)
+    indices, chosen = backend.above(values, added, select.bits_of(value), True)
     expected = (total.abs() >= value).nonzero().squeeze(1)
     assert indices.equal(expected)
-    assert found.equal(total[expected])
+    assert chosen.equal(total[expected])
     total[expected] = 0
     assert values.equal(total)
 
@@ -66,10 +66,10 @@ def test_kth_largest(backend: Backend, values, data):
 def test_of_equal_entries_the_first_are_the_largest(values, k):
     entries = torch.tensor(values)
     count = k.draw(st.integers(1, len(values)))
-    indices, found = select.largest(entries, None, count)
+    indices, chosen = select.largest(entries, None, count)
     order = sorted(range(len(values)), key=lambda i: (-abs(values[i]), i))
     assert indices.tolist() == sorted(i for i in order[:count] if values[i])
-    assert found.equal(entries[indices])
+    assert chosen.equal(entries[indices])
 
 
 @pytest.mark.parametrize("k", [1, 40, 4000, 400_000])
@@ -83,13 +83,13 @@ def test_the_largest_of_many(kind, k):
         "rare": torch.zeros(n).index_fill_(0, torch.arange(0, n, 977), 1.0),
         "one loud layer": torch.cat([normal(n - 3000), 1e6 * normal(3000)]),
     }[kind]
-    wanted = values.abs().sort(descending=True, stable=True).indices[:k]
-    wanted = wanted[values[wanted] != 0].sort().values
-    kept = torch.zeros(n)
-    indices, found = select.largest(kept, values.clone(), k)
-    assert indices.equal(wanted)
-    assert found.equal(values[wanted])
-    assert kept.equal(values)
+    expected = values.abs().sort(descending=True, stable=True).indices[:k]
+    expected = expected[values[expected] != 0].sort().values
+    residual = torch.zeros(n)
+    indices, chosen = select.largest(residual, values.clone(), k)
+    assert indices.equal(expected)
+    assert chosen.equal(values[expected])
+    assert residual.equal(values)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -131,11 +131,11 @@ def test_drawn_indices_are_uniform():
 
 def test_survivors_of_a_table_of_four_slots_each():
     k, slots = 50_000, 200_000
-    kept = draws.survivors(torch.arange(k) * 37, 99, slots)
-    assert abs(float(kept.float().mean()) - slots * (1 - (1 - 1 / slots) ** k) / k) < 0.003
+    survivors = draws.survivors(torch.arange(k) * 37, 99, slots)
+    assert abs(float(survivors.float().mean()) - slots * (1 - (1 - 1 / slots) ** k) / k) < 0.003
     for backend in backends("draws", interpreted=False):
-        assert backend.survivors(torch.arange(k) * 37, 99, slots).equal(kept)
-    assert not kept.equal(draws.survivors(torch.arange(k) * 37, 100, slots))
+        assert backend.survivors(torch.arange(k) * 37, 99, slots).equal(survivors)
+    assert not survivors.equal(draws.survivors(torch.arange(k) * 37, 100, slots))
 
 
 @every_backend("selection")
@@ -146,11 +146,11 @@ def test_each_backend_finds_the_same(backend: Backend, k, monkeypatch):
     values, added = normal(5003).round(decimals=1), normal(5003, seed=2).round(decimals=1)
     values[[7, 4000]] = 9.0  # the sum of one of them is the largest
     total = values + added
-    wanted = total.abs().sort(descending=True, stable=True).indices[:k].sort().values
-    indices, found = backend.largest(values, added, k)
+    expected = total.abs().sort(descending=True, stable=True).indices[:k].sort().values
+    indices, chosen = backend.largest(values, added, k)
     assert values.equal(total)
-    assert indices.equal(wanted)
-    assert found.equal(total[wanted])
+    assert indices.equal(expected)
+    assert chosen.equal(total[expected])
 
 
 @every_backend("selection")
@@ -165,9 +165,9 @@ def test_each_backend_sums_and_looks_up_the_same(backend: Backend):
     assert values.equal(total)
     expected = [part.double().abs().sum() for part in total.split(2050)]
     torch.testing.assert_close(sums, torch.stack(expected))
-    indices, found = backend.above(values, None, select.bits_of(1.5), True)
+    indices, chosen = backend.above(values, None, select.bits_of(1.5), True)
     assert indices.equal((total.abs() >= 1.5).nonzero().squeeze(1))
-    assert found.equal(total[indices])
+    assert chosen.equal(total[indices])
     assert values.equal(torch.where(total.abs() >= 1.5, 0.0, total))
 
 
@@ -197,5 +197,5 @@ def test_sets_are_added_one_after_the_other(backend: Backend):
 @every_backend("draws")
 def test_each_backend_lets_the_same_survive(backend: Backend):
     indices, seed = torch.arange(1500) * 37, 2**63 - 1
-    kept = Backend("draws", "cpu").survivors(indices, seed, 700)
-    assert backend.survivors(indices, seed, 700).equal(kept)
+    survivors = Backend("draws", "cpu").survivors(indices, seed, 700)
+    assert backend.survivors(indices, seed, 700).equal(survivors)

@@ -96,8 +96,8 @@ def test_two_means_for_each_run_of_entries(backend, n, row):
             expected.append(float(part[chosen].double().mean()) if chosen.any() else 0.0)
     assert means.tolist() == pytest.approx(expected, rel=1e-6)
     out = normal(n, seed=3)
-    wanted = out + 0.5 * torch.tensor(
+    target = out + 0.5 * torch.tensor(
         [expected[2 * (i // row) + int(torch.signbit(total[i]))] for i in range(n)]
     )
     backend.add_row_signs(words, means, row, 0.5, out)
-    torch.testing.assert_close(out, wanted)
+    torch.testing.assert_close(out, target)

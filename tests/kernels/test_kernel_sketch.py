@@ -14,15 +14,15 @@ SEEDS = (0, 1, 2**62 + 12345, 2**63 - 1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("entries", "size"), [(1, 1), (1000, 7), (5000, 640)])
 def test_all_backends_make_and_read_the_same_cells(seed, entries, size):
-    values, found, outs = normal(entries), [], []
+    values, sketches, outs = normal(entries), [], []
     # In its interpreter Triton has enough of one case of one block.
     for backend in backends("sketch", interpreted=(seed, entries) == (SEEDS[-1], 1000)):
         cells, out = torch.zeros(size), torch.ones(entries)
         backend.fill_cells(values, seed, cells)
         backend.add_cells(cells, seed, out, 0.5)
-        found, outs = [*found, cells], [*outs, out]
-    for other, out in zip(found[1:], outs[1:], strict=True):
-        torch.testing.assert_close(other, found[0])
+        sketches, outs = [*sketches, cells], [*outs, out]
+    for expected, out in zip(sketches[1:], outs[1:], strict=True):
+        torch.testing.assert_close(expected, sketches[0])
         torch.testing.assert_close(out, outs[0])
 
 

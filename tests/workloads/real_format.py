@@ -21,8 +21,8 @@ def write_sentences(root: Path, train: int = 192, test: int = 60) -> None:
         folder = root / split
         folder.mkdir(parents=True)
         classes = [rng.choice(list(WORDS)) for _ in range(count)]
-        told = [[*rng.choices(COMMON, k=4), rng.choice(WORDS[c])] for c in classes]
-        sentences = [" ".join(rng.sample(words, 5)) for words in told]
+        lines = [[*rng.choices(COMMON, k=4), rng.choice(WORDS[c])] for c in classes]
+        sentences = [" ".join(rng.sample(words, 5)) for words in lines]
         (folder / "sents.txt").write_text("\n".join(sentences) + "\n", encoding="utf-8")
         (folder / "sentiments.txt").write_text("\n".join(classes) + "\n")
 
@@ -47,10 +47,12 @@ def write_encoder(
     (folder / "bpe.codes").write_text("".join(f"{pair} 1\n" for pair in merges), encoding="utf-8")
     (folder / "vocab.txt").write_text("")
     pieces = library.PhobertTokenizer(str(folder / "vocab.txt"), str(folder / "bpe.codes"))
-    known = sorted({piece for word in words for piece in pieces.bpe(word).split()})
-    (folder / "vocab.txt").write_text("".join(f"{piece} 9\n" for piece in known), encoding="utf-8")
+    vocabulary = sorted({piece for word in words for piece in pieces.bpe(word).split()})
+    (folder / "vocab.txt").write_text(
+        "".join(f"{piece} 9\n" for piece in vocabulary), encoding="utf-8"
+    )
     config = library.RobertaConfig(
-        vocab_size=len(known) + 5, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        vocab_size=len(vocabulary) + 5, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=64, max_position_embeddings=length + 2, type_vocab_size=1, pad_token_id=1,
         bos_token_id=0, eos_token_id=2, tokenizer_class="PhobertTokenizer",
         initializer_range=0.1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,

@@ -17,14 +17,14 @@ def corners(kind: int, x: float, y: float, radius: float) -> list[float]:
         sides = [(-1, -1), (1, -1), (1, 1), (-1, 1)]
         return [part for a, b in sides for part in (x + a * radius, y + b * radius)]
     angles = [2 * math.pi * k / 24 for k in range(24)]
-    around = [(math.cos(one), math.sin(one)) for one in angles]
+    around = [(math.cos(angle), math.sin(angle)) for angle in angles]
     return [part for a, b in around for part in (x + a * radius, y + b * radius)]
 
 
 def draw(rng: np.random.Generator, height: int, width: int) -> tuple[Image.Image, list[Any]]:
     """Returns noise with one or two shapes, each in its own half, and their annotations."""
     image = Image.fromarray(rng.integers(0, 60, (height, width, 3), dtype=np.uint8))
-    pen, found = ImageDraw.Draw(image), []
+    pen, shapes = ImageDraw.Draw(image), []
     halves = rng.permutation(2)[: rng.integers(1, 3)]
     for half in halves:
         kind, radius = [18, 3][rng.integers(2)], rng.uniform(12, 14)
@@ -35,8 +35,8 @@ def draw(rng: np.random.Generator, height: int, width: int) -> tuple[Image.Image
         pen.polygon(list(zip(outline[::2], outline[1::2], strict=True)), fill=color)
         left, top = min(outline[::2]), min(outline[1::2])
         box = [left, top, max(outline[::2]) - left, max(outline[1::2]) - top]
-        found.append({"category_id": kind, "bbox": box, "segmentation": [outline]})
-    return image, found
+        shapes.append({"category_id": kind, "bbox": box, "segmentation": [outline]})
+    return image, shapes
 
 
 def write_shapes(root: Path, train: int = 48, val: int = 16) -> None:
@@ -48,13 +48,13 @@ def write_shapes(root: Path, train: int = 48, val: int = 16) -> None:
         images, annotations = [], []
         for number in range(1, count + 1):
             height, width = (int(side) for side in rng.integers(58, 65, 2))
-            image, found = draw(rng, height, width)
+            image, shapes = draw(rng, height, width)
             name = f"{number:012d}.png"
             image.save(root / split / name)
             images.append({"id": number, "file_name": name, "height": height, "width": width})
-            for one in found:
-                area = one["bbox"][2] * one["bbox"][3]
+            for shape in shapes:
+                area = shape["bbox"][2] * shape["bbox"][3]
                 numbered = {"id": len(annotations) + 100, "image_id": number, "iscrowd": 0}
-                annotations.append(one | numbered | {"area": area})
+                annotations.append(shape | numbered | {"area": area})
         whole = {"images": images, "annotations": annotations, "categories": CATEGORIES}
         (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(whole))

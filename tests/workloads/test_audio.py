@@ -44,15 +44,15 @@ def test_three_processes_tell_voices_apart(tmp_path):
 
 def test_coefficients_by_the_definition():
     sound = np.random.default_rng(1).normal(0, 0.1, 1000)
-    found = mfcc(torch.from_numpy(sound).float())
-    assert found.shape == (13, 4)
+    coefficients = mfcc(torch.from_numpy(sound).float())
+    assert coefficients.shape == (13, 4)
     window = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
     waves = np.exp(-2j * np.pi * np.outer(np.arange(257), np.arange(400)) / 512)
     for frame in range(4):
         power = np.abs(waves @ (sound[160 * frame :][:400] * window)) ** 2 / 512
         bands = np.log(power @ triangles().double().numpy())
         expected = dct(bands, type=2, norm="ortho")[:13]
-        np.testing.assert_allclose(found[:, frame], expected, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(coefficients[:, frame], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_bands_rise_and_fall_around_centres_that_are_even_in_mels():
@@ -81,7 +81,7 @@ def test_a_batch_has_the_speakers_of_its_prompts(folder):
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "message"),
     [
         ("test/genders.txt", "VIVOSSPK00 x\n", "line 1: 'VIVOSSPK00 x'; expected SPEAKER and one"),
         ("test/prompts.txt", "VIVOSSPK99_R001 A\n", "line 1: 'VIVOSSPK99_R001' is no SPEAKER_"),
@@ -90,18 +90,18 @@ def test_a_batch_has_the_speakers_of_its_prompts(folder):
         ("train/prompts.txt", None, "cannot read"),
     ],
 )
-def test_bad_lists_are_named(folder, file, content, told):
+def test_bad_lists_are_named(folder, file, content, message):
     path = folder / "vivos" / file
     path.unlink()
     if content is not None:
         path.write_text(content)
     with pytest.raises(DataError) as caught:
         opened(folder)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ({"channels": 2}, "a.wav has 2 channels, 16 bits, 16000 samples a second; it must have 1,"),
         ({"width": 1}, "1 channels, 8 bits"),
@@ -109,11 +109,11 @@ def test_bad_lists_are_named(folder, file, content, told):
         ({"samples": 399}, "has 399 samples; at least 400"),
     ],
 )
-def test_recordings_of_another_kind_are_named(tmp_path, how, told):
+def test_recordings_of_another_kind_are_named(tmp_path, how, message):
     recorded(tmp_path / "a.wav", **how)
     with pytest.raises(DataError) as caught:
         features(tmp_path / "a.wav")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -39,15 +39,15 @@ def rewritten(folder, split: str, change) -> dict:
 def targets(batch) -> tuple[list, list]:
     """Returns a batch as torchvision's reference has it: images and their targets."""
     pixels, sizes, counts, boxes, categories, masks = batch.inputs
-    images, told, object_, pixel, mask = [], [], 0, 0, 0
+    images, targets_read, object_, pixel, mask = [], [], 0, 0, 0
     for (h, w), n in zip(sizes.tolist(), counts.tolist(), strict=True):
         images.append(pixels[pixel : pixel + 3 * h * w].view(3, h, w) / 255)
         here = slice(object_, object_ + n)
-        labels = torch.tensor([[3, 18].index(one) + 1 for one in categories[here]])
+        labels = torch.tensor([[3, 18].index(category) + 1 for category in categories[here]])
         own = masks[mask : mask + n * h * w].view(n, h, w)
-        told.append({"boxes": boxes[here], "labels": labels, "masks": own})
+        targets_read.append({"boxes": boxes[here], "labels": labels, "masks": own})
         object_, pixel, mask = object_ + n, pixel + 3 * h * w, mask + n * h * w
-    return images, told
+    return images, targets_read
 
 
 @pytest.mark.long
@@ -73,15 +73,17 @@ def test_a_batch_has_images_of_unequal_sizes_and_what_is_on_them(folder):
     whole = rewritten(folder, "train", lambda whole: None)
     work = opened(folder)
     assert (len(work.train), len(work.test)) == (4, 2)
-    images, told = targets(work.train.batch(torch.tensor([2, 0])))
-    for image, target, number in zip(images, told, (3, 1), strict=True):
+    images, targets_read = targets(work.train.batch(torch.tensor([2, 0])))
+    for image, target, number in zip(images, targets_read, (3, 1), strict=True):
         entry = whole["images"][number - 1]
         assert tuple(image.shape[1:]) == (entry["height"], entry["width"])
-        own = [one for one in whole["annotations"] if one["image_id"] == number]
-        expected = torch.tensor([one["bbox"] for one in own])
+        own = [instance for instance in whole["annotations"] if instance["image_id"] == number]
+        expected = torch.tensor([instance["bbox"] for instance in own])
         expected[:, 2:] += expected[:, :2]
         torch.testing.assert_close(target["boxes"], expected)
-        assert target["labels"].tolist() == [[3, 18].index(one["category_id"]) + 1 for one in own]
+        assert target["labels"].tolist() == [
+            [3, 18].index(instance["category_id"]) + 1 for instance in own
+        ]
         for box, mask in zip(target["boxes"], target["masks"], strict=True):
             rows, columns = mask.nonzero().unbind(1)
             ends = torch.stack([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
@@ -91,13 +93,13 @@ def test_a_batch_has_images_of_unequal_sizes_and_what_is_on_them(folder):
 
 def test_an_image_is_mirrored_with_its_boxes_and_masks(folder):
     train = opened(folder).train
-    every = torch.arange(4)
-    plain, mirrored = (targets(train.batch(every, seed)) for seed in (None, 3))
+    indices = torch.arange(4)
+    plain, mirrored = (targets(train.batch(indices, seed)) for seed in (None, 3))
     different = 0
-    for image, target, other, of_other in zip(*plain, *mirrored, strict=True):
-        if not torch.equal(image, other):
+    for image, target, mirrored_image, of_other in zip(*plain, *mirrored, strict=True):
+        if not torch.equal(image, mirrored_image):
             different += 1
-            assert torch.equal(image.flip(-1), other)
+            assert torch.equal(image.flip(-1), mirrored_image)
             assert torch.equal(target["masks"].flip(-1), of_other["masks"])
             left, _, right, _ = target["boxes"].unbind(1)
             assert torch.equal(of_other["boxes"][:, 0], image.shape[2] - right)
@@ -109,7 +111,7 @@ def test_an_image_is_mirrored_with_its_boxes_and_masks(folder):
 
 def test_crowds_and_what_has_no_extent_are_no_objects_to_learn(folder):
     def change(whole):
-        whole["annotations"] = [one | {"image_id": 1} for one in whole["annotations"][:3]]
+        whole["annotations"] = [instance | {"image_id": 1} for instance in whole["annotations"][:3]]
         first, second, third = whole["annotations"]
         first |= {"iscrowd": 1, "image_id": 2}
         first["segmentation"] = {"size": size(whole, 2), "counts": runs(whole, 2)}
@@ -122,10 +124,10 @@ def test_crowds_and_what_has_no_extent_are_no_objects_to_learn(folder):
     # An image of a crowd alone stays, as in torchvision's reference; one of nothing with an extent,
     # or of nothing at all, does not.
     assert len(work.train) == 2
-    _, (one, crowd) = targets(work.train.batch(torch.arange(2)))
+    _, (instance, crowd) = targets(work.train.batch(torch.arange(2)))
     height = whole["images"][0]["height"]
-    assert one["boxes"].tolist() == [[0, 10, 15, height]]
-    assert one["masks"].sum() == 15 * 50
+    assert instance["boxes"].tolist() == [[0, 10, 15, height]]
+    assert instance["masks"].sum() == 15 * 50
     assert (len(crowd["boxes"]), len(crowd["masks"])) == (0, 0)
     assert not has_extent(work.train.annotations.pictures[3])
     network = work.build("maskrcnn_resnet18_fpn").train()
@@ -148,13 +150,13 @@ def test_losses_are_those_of_the_model_itself(folder):
     torch.manual_seed(1)
     network, batch = work.build("maskrcnn_resnet18_fpn").train(), work.train.batch(torch.arange(3))
     torch.manual_seed(2)  # regions are drawn
-    found = network(*batch.inputs)
+    detections = network(*batch.inputs)
     torch.manual_seed(2)
     losses = network.model(*targets(batch))
     names = ["loss_box_reg", "loss_classifier", "loss_mask", "loss_objectness", "loss_rpn_box_reg"]
     assert sorted(losses) == names
-    torch.testing.assert_close(work.objective.loss(found, batch.targets), sum(losses.values()))
-    assert float(work.objective.right(found, batch.targets)) == 0
+    torch.testing.assert_close(work.objective.loss(detections, batch.targets), sum(losses.values()))
+    assert float(work.objective.right(detections, batch.targets)) == 0
 
 
 def test_detections_are_those_of_the_model_itself_one_image_at_a_time(folder):
@@ -164,16 +166,22 @@ def test_detections_are_those_of_the_model_itself_one_image_at_a_time(folder):
     pixels, sizes = batch.inputs
     network.model.roi_heads.score_thresh = 0.0
     with torch.inference_mode():
-        found = network(pixels, sizes)
+        detections = network(pixels, sizes)
         cut = int(sizes[0].prod()) * 3
         images = [pixels[:cut].view(3, *sizes[0]) / 255, pixels[cut:].view(3, *sizes[1]) / 255]
         expected = [network.model([image])[0] for image in images]
-    assert found.counts.tolist() == [len(one["boxes"]) for one in expected] == [5, 5]
-    torch.testing.assert_close(found.boxes, torch.cat([one["boxes"] for one in expected]))
-    torch.testing.assert_close(found.scores, torch.cat([one["scores"] for one in expected]))
-    labels = torch.cat([one["labels"] for one in expected])
-    assert found.categories.tolist() == [[3, 18][label - 1] for label in labels]
-    last = paste_masks_in_image(found.masks[5:, None], found.boxes[5:], tuple(sizes[1].tolist()))
+    assert detections.counts.tolist() == [len(instance["boxes"]) for instance in expected] == [5, 5]
+    torch.testing.assert_close(
+        detections.boxes, torch.cat([instance["boxes"] for instance in expected])
+    )
+    torch.testing.assert_close(
+        detections.scores, torch.cat([instance["scores"] for instance in expected])
+    )
+    labels = torch.cat([instance["labels"] for instance in expected])
+    assert detections.categories.tolist() == [[3, 18][label - 1] for label in labels]
+    last = paste_masks_in_image(
+        detections.masks[5:, None], detections.boxes[5:], tuple(sizes[1].tolist())
+    )
     torch.testing.assert_close(last, expected[1]["masks"])
 
 

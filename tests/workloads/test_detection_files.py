@@ -71,15 +71,15 @@ def test_outlines_are_what_pycocotools_reads(content):
         encoded = official.frPyObjects(content, 10, 20)
         encoded = official.merge(encoded) if isinstance(encoded, list) else encoded
         expected = official.area(encoded)
-    found = mask_of(read_outline(content, 10, 20), 10, 20)
-    assert found.shape == (10, 20)
-    assert 0 < found.sum() == expected
-    again = official.encode(np.asfortranarray(found))
+    mask = mask_of(read_outline(content, 10, 20), 10, 20)
+    assert mask.shape == (10, 20)
+    assert 0 < mask.sum() == expected
+    again = official.encode(np.asfortranarray(mask))
     assert official.area(again) == expected
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"bbox": [1, 2, 3]}, "bbox is [1, 2, 3]; must be [left, top, width, height]"),
         ({"bbox": [1, 2, -3, 4]}, "bbox is [1.0, 2.0, -3.0, 4.0]; must be"),
@@ -109,16 +109,16 @@ def test_outlines_are_what_pycocotools_reads(content):
         ({"segmentation": {"size": [10, 20], "counts": "o" * 99}}, "too long a number"),
     ],
 )
-def test_a_bad_annotation_is_named(tmp_path, change, told):
+def test_a_bad_annotation_is_named(tmp_path, change, message):
     bad = GOOD | {"annotations": [GOOD["annotations"][0] | change]}
     with pytest.raises(DataError) as caught:
         read_annotations(written(tmp_path, bad))
     assert str(caught.value).startswith(f"{tmp_path}/instances_train.json, annotation 17: ")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("whole", "told"),
+    ("whole", "message"),
     [
         ("", "is no JSON"),
         ('{"images": [}', "is no JSON"),
@@ -138,11 +138,11 @@ def test_a_bad_annotation_is_named(tmp_path, change, told):
         (GOOD | {"categories": [{"id": 1}]}, "category 1: name is missing; must be a text"),
     ],
 )
-def test_a_bad_file_is_named(tmp_path, whole, told):
+def test_a_bad_file_is_named(tmp_path, whole, message):
     with pytest.raises(DataError) as caught:
         read_annotations(written(tmp_path, whole))
     assert f"{tmp_path}/instances_train.json" in str(caught.value)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -203,17 +203,17 @@ def test_masks_need_outlines(folder):
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("detection(width=4)", "width must be 8 to 4096, got 4"),
         ("detection(norm='layer')", "unknown norm 'layer'; known: batch, group, frozen"),
         ("detection(norm='frozen')", "drawn weights do not learn with statistics that are not"),
     ],
 )
-def test_settings_that_are_not(spec, told):
+def test_settings_that_are_not(spec, message):
     with pytest.raises(ConfigError) as caught:
         make_task(spec)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_extra_and_the_size_are_told(folder, monkeypatch):

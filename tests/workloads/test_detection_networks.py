@@ -33,7 +33,7 @@ def on_nothing(name: str, frame: DetectorSizes):
 
 
 def shapes(model) -> dict[str, torch.Size]:
-    return {name: one.shape for name, one in model.state_dict().items()}
+    return {name: module.shape for name, module in model.state_dict().items()}
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,17 @@ def shapes(model) -> dict[str, torch.Size]:
     slow_but({"maskrcnn_resnet50_fpn"}, ["maskrcnn_resnet50_fpn", "fasterrcnn_resnet50_fpn"]),
 )
 def test_they_are_torchvisions(name):
-    ours = on_nothing(name, DetectorSizes(90, min_size=600))
+    actual = on_nothing(name, DetectorSizes(90, min_size=600))
     with torch.device("meta"):
         plain = getattr(detection, name)(weights=None, weights_backbone=None, min_size=600)
-    assert shapes(ours) == shapes(plain)
-    for one, other in ((ours, plain), (ours.roi_heads, plain.roi_heads), (ours.rpn, plain.rpn)):
-        assert plainly(one) == plainly(other)
-    assert plainly(ours.transform) == plainly(plain.transform)
+    assert shapes(actual) == shapes(plain)
+    for module, expected in (
+        (actual, plain),
+        (actual.roi_heads, plain.roi_heads),
+        (actual.rpn, plain.rpn),
+    ):
+        assert plainly(module) == plainly(expected)
+    assert plainly(actual.transform) == plainly(plain.transform)
 
 
 def plainly(part) -> dict[str, object]:
@@ -79,13 +83,13 @@ def test_what_torchvision_builds_has_its_width():
 )
 def test_stages_are_those_that_torchvision_freezes(name, numbers, official):
     model = on_nothing(name, DetectorSizes(2))
-    found = backbone_stages(model.backbone.body)
-    assert [len(one) for one in found] == numbers
+    modules = backbone_stages(model.backbone.body)
+    assert [len(module) for module in modules] == numbers
     train_last(model.backbone.body, 3)
-    kept = sum(p.numel() for p in model.backbone.body.parameters())
+    body_size = sum(p.numel() for p in model.backbone.body.parameters())
     with torch.device("meta"):
         body = official(trainable_layers=3, norm_layer=BatchNorm2d, weights=None).body
-    assert kept == sum(p.numel() for p in body.parameters() if p.requires_grad)
+    assert body_size == sum(p.numel() for p in body.parameters() if p.requires_grad)
     assert shapes(model.backbone.body) == shapes(body)
 
 
@@ -94,9 +98,9 @@ def test_norms_take_the_place_of_batch_norms(norm, kind):
     model = on_nothing("fasterrcnn_resnet18_fpn", DetectorSizes(2, width=8))
     with torch.device("meta"):
         renormalise(model, norm)
-    found = list(model.modules())
-    assert sum(isinstance(one, kind) for one in found) == 20
-    assert not any(isinstance(one, BatchNorm2d) for one in found)
+    modules = list(model.modules())
+    assert sum(isinstance(module, kind) for module in modules) == 20
+    assert not any(isinstance(module, BatchNorm2d) for module in modules)
 
 
 @pytest.mark.slow
@@ -104,9 +108,9 @@ def test_what_begins_with_drawn_weights_is_never_frozen():
     model = on_nothing("fasterrcnn_resnet50_fpn_v2", DetectorSizes(2))
     with torch.device("meta"):
         renormalise(model, "frozen")
-    assert not any(isinstance(one, BatchNorm2d) for one in model.backbone.body.modules())
-    assert any(isinstance(one, BatchNorm2d) for one in model.backbone.fpn.modules())
-    assert any(isinstance(one, BatchNorm2d) for one in model.roi_heads.modules())
+    assert not any(isinstance(module, BatchNorm2d) for module in model.backbone.body.modules())
+    assert any(isinstance(module, BatchNorm2d) for module in model.backbone.fpn.modules())
+    assert any(isinstance(module, BatchNorm2d) for module in model.roi_heads.modules())
 
 
 def test_a_classifiers_weights_are_begun_with_and_the_first_layers_stay(tmp_path):
@@ -125,17 +129,17 @@ def test_a_classifiers_weights_are_begun_with_and_the_first_layers_stay(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("tensors", "error", "told"),
+    ("tensors", "error", "message"),
     [
         ({"a": torch.zeros(1)}, ConfigError, r"has no tensor 'conv1.weight' of \(64, 3, 7, 7\)"),
         ({"conv1.weight": torch.zeros(64, 1, 7, 7)}, ConfigError, r"'conv1.weight' is \(64, 1, 7"),
         ({"conv1.weight": torch.full((64, 3, 7, 7), torch.nan)}, DataError, "'conv1.weight' holds"),
     ],
 )
-def test_weights_that_do_not_fit_are_named(tmp_path, tensors, error, told):
+def test_weights_that_do_not_fit_are_named(tmp_path, tensors, error, message):
     body = on_nothing("fasterrcnn_resnet18_fpn", DetectorSizes(2)).backbone.body
     save_file(tensors, tmp_path / "weights")
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         load_body(body, tmp_path / "weights")
 
 

@@ -36,23 +36,23 @@ def path(tmp_path):
 
 def found_as_annotated(annotations, shift: float = 0.0, crowds: bool = False) -> list[Detections]:
     """Returns detections equal to the annotations, moved to the right by `shift` pixels."""
-    found = []
+    detections = []
     for picture in annotations.pictures:
-        own = [one for one in picture.instances if crowds or not one.crowd]
-        boxes = torch.tensor([one.box for one in own]).view(-1, 4)
+        own = [instance for instance in picture.instances if crowds or not instance.crowd]
+        boxes = torch.tensor([instance.box for instance in own]).view(-1, 4)
         boxes[:, 2:] += boxes[:, :2]
         boxes[:, 0::2] += shift
-        masks = [grid(one, picture) for one in own]
-        found.append(
+        masks = [grid(instance, picture) for instance in own]
+        detections.append(
             Detections(
                 torch.tensor([len(own)]),
                 boxes,
                 torch.linspace(0.9, 0.6, len(own)),
-                torch.tensor([one.category for one in own], dtype=torch.int64),
+                torch.tensor([instance.category for instance in own], dtype=torch.int64),
                 torch.stack(masks) if masks else torch.zeros(0, GRID, GRID),
             )
         )
-    return found
+    return detections
 
 
 def grid(instance, picture) -> torch.Tensor:
@@ -65,11 +65,11 @@ def grid(instance, picture) -> torch.Tensor:
     return whole[rows][:, columns].float()
 
 
-def scored(annotations, found, masks: bool = True) -> dict[str, float]:
+def scored(annotations, detections, masks: bool = True) -> dict[str, float]:
     scorer = AveragePrecisionScorer(Truth(annotations))
-    for place, one in enumerate(found):
-        bare = Detections(one.counts, one.boxes, one.scores, one.categories, None)
-        scorer.add(one if masks else bare, torch.tensor([place]))
+    for place, image in enumerate(detections):
+        bare = Detections(image.counts, image.boxes, image.scores, image.categories, None)
+        scorer.add(image if masks else bare, torch.tensor([place]))
     return dict(scorer.values())
 
 
@@ -88,17 +88,20 @@ def test_what_is_annotated_is_found_whole(path):
 
 def test_boxes_beside_their_place_count_as_pycocotools_counts_them(path):
     annotations = read_annotations(path)
-    found = found_as_annotated(annotations, shift=6.0)
-    values = scored(annotations, found)
+    detections = found_as_annotated(annotations, shift=6.0)
+    values = scored(annotations, detections)
     whole = json.loads(path.read_text())
-    for number, one in enumerate(whole["annotations"], 1):
-        one["id"] = number
+    for number, instance in enumerate(whole["annotations"], 1):
+        instance["id"] = number
     path.write_text(json.dumps(whole))
     rows = [
         {"image_id": place, "category_id": category, "score": score, "bbox": [a, b, c - a, d - b]}
-        for place, one in enumerate(found, 1)
+        for place, image in enumerate(detections, 1)
         for (a, b, c, d), category, score in zip(
-            one.boxes.tolist(), one.categories.tolist(), one.scores.tolist(), strict=True
+            image.boxes.tolist(),
+            image.categories.tolist(),
+            image.scores.tolist(),
+            strict=True,
         )
     ]
     with redirect_stdout(io.StringIO()):
@@ -108,16 +111,18 @@ def test_boxes_beside_their_place_count_as_pycocotools_counts_them(path):
         plain.accumulate()
         plain.summarize()
     assert 0 < plain.stats[0] < 1
-    told = [values[key] for key in ("box_ap", "box_ap50", "box_ap75")]
-    assert told == pytest.approx(list(plain.stats[:3]))
+    averages = [values[key] for key in ("box_ap", "box_ap50", "box_ap75")]
+    assert averages == pytest.approx(list(plain.stats[:3]))
 
 
 def test_categories_of_other_annotations_are_named(path):
     annotations = read_annotations(path)
-    one = found_as_annotated(annotations)[1]
-    other = Detections(one.counts, one.boxes, one.scores, one.categories * 0 + 7, None)
+    detections = found_as_annotated(annotations)[1]
+    unknown = Detections(
+        detections.counts, detections.boxes, detections.scores, detections.categories * 0 + 7, None
+    )
     with pytest.raises(DataError, match="has no category 7, and the checkpoint does"):
-        AveragePrecisionScorer(Truth(annotations)).add(other, torch.tensor([0]))
+        AveragePrecisionScorer(Truth(annotations)).add(unknown, torch.tensor([0]))
 
 
 def test_nothing_found_and_nothing_to_be_found(path):

@@ -138,13 +138,13 @@ def test_a_bin_that_would_run_something_is_refused(folder, monkeypatch):
 def test_code_from_a_folder_is_not_run(folder, place, monkeypatch):
     monkeypatch.chdir(folder)
     path = folder / "tiny" / place
-    known = json.loads(path.read_text()) if path.exists() else {"tokenizer_class": "Mine"}
+    config = json.loads(path.read_text()) if path.exists() else {"tokenizer_class": "Mine"}
     own = {
         "AutoConfig": "mine.Mine",
         "AutoModel": "mine.Mine",
         "AutoTokenizer": ["mine.Mine", None],
     }
-    path.write_text(json.dumps(known | {"model_type": "mine", "auto_map": own}))
+    path.write_text(json.dumps(config | {"model_type": "mine", "auto_map": own}))
     (folder / "tiny/mine.py").write_text("import os\nos.mkdir('sprung')\n")
     with pytest.raises(DataError, match=r"cannot read the (tokeniser|encoder) in"):
         built(folder)
@@ -215,8 +215,10 @@ def test_an_encoder_has_places_and_vectors_for_all_tokens(folder):
 
 
 def test_a_name_on_a_hub_is_no_folder(corpus):
-    told = r"vinai/phobert-base is no folder; nothing is fetched from a hub: put config.json, model"
-    with pytest.raises(DataError, match=told):
+    message = (
+        r"vinai/phobert-base is no folder; nothing is fetched from a hub: put config.json, model"
+    )
+    with pytest.raises(DataError, match=message):
         opened(corpus, "encoder(folder='vinai/phobert-base')")
 
 
@@ -233,13 +235,13 @@ def test_who_lacks_the_package_is_told_how_to_install_it(corpus, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("encoder(length=2)", "length must be 3 to 65536, got 2"),
         ("encoder(dropout=1)", "dropout must be 0 to below 1, got 1.0"),
     ],
 )
-def test_bad_settings_are_named(spec, told):
+def test_bad_settings_are_named(spec, message):
     with pytest.raises(ConfigError) as caught:
         make_task(spec)
-    assert told in str(caught.value)
+    assert message in str(caught.value)

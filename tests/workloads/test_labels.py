@@ -43,8 +43,8 @@ def test_a_row_is_what_its_line_says(folder):
     for place, row in enumerate(rows.tolist()):
         own, *pairs = lines[1 + row].split()
         here = slice(int(starts[place]), int(starts[place + 1]))
-        told = [f"{f}:{v:.4f}" for f, v in zip(features[here], values[here], strict=True)]
-        assert told == pairs
+        columns = [f"{f}:{v:.4f}" for f, v in zip(features[here], values[here], strict=True)]
+        assert columns == pairs
         assert batch.targets[place].nonzero().flatten().tolist() == [*map(int, own.split(","))]
 
 
@@ -128,7 +128,7 @@ def test_one_file_is_divided_by_two_others(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("", "line 1: ''; expected N D L"),
         ("1 2\n0 0:1\n", "line 1: '1 2'; expected N D L"),
@@ -145,27 +145,27 @@ def test_one_file_is_divided_by_two_others(tmp_path):
         ("1 5 3\n0 1\n", "line 2: the value of a feature: could not convert string to float: ''"),
     ],
 )
-def test_bad_files_are_named(tmp_path, content, told):
+def test_bad_files_are_named(tmp_path, content, message):
     (tmp_path / "bad").write_text(content)
     with pytest.raises(DataError) as caught:
         read_samples(tmp_path / "bad")
     assert f"{tmp_path}/bad, " in str(caught.value)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("1\n0\n", "line 2: '0' is no sample; must be 1 to 3"),
         ("1\n\n", "line 2: an empty line"),
         ("2\n1\n2\n", "line 3: sample 2 is there twice"),
     ],
 )
-def test_bad_split_files_are_named(tmp_path, content, told):
+def test_bad_split_files_are_named(tmp_path, content, message):
     (tmp_path / "bad").write_text(content)
     with pytest.raises(DataError) as caught:
         read_split_file(tmp_path / "bad", 3)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_what_is_not_there_is_drawn(folder):

@@ -91,9 +91,9 @@ def test_nothing_is_seen_of_what_is_foretold(folder):
     for name in ("LSTM", "Transformer"):
         torch.manual_seed(1)
         network = work.build(name).eval()
-        one, other = (network(read)[0, -14:] for read in (tokens, changed))
-        torch.testing.assert_close(one[:8], other[:8])  # of the words 7 to 14
-        assert not torch.allclose(one[8:], other[8:])
+        read_plain, read_changed = (network(read)[0, -14:] for read in (tokens, changed))
+        torch.testing.assert_close(read_plain[:8], read_changed[:8])  # of the words 7 to 14
+        assert not torch.allclose(read_plain[8:], read_changed[8:])
 
 
 def test_the_context_of_an_lstm_is_the_state_that_a_longer_text_would_leave(folder):
@@ -121,7 +121,7 @@ def test_perplexity_by_hand():
     torch.manual_seed(2)
     outputs, targets = torch.randn(3, 5, 6), torch.randint(6, (3, 4))
     targets[2, 1:] = NO_WORD
-    each = [
+    losses = [
         cross_entropy(outputs[b, 1 + t], targets[b, t]).item()
         for b in range(3)
         for t in range(4)
@@ -131,9 +131,9 @@ def test_perplexity_by_hand():
     scorer.add(outputs[:1], targets[:1])
     scorer.add(outputs[1:], targets[1:])
     values = scorer.values()
-    assert values["loss"] == pytest.approx(sum(each) / 9)
-    assert values["perplexity"] == pytest.approx(math.exp(sum(each) / 9))
-    assert float(NextWord().loss(outputs, targets)) == pytest.approx(sum(each) / 9)
+    assert values["loss"] == pytest.approx(sum(losses) / 9)
+    assert values["perplexity"] == pytest.approx(math.exp(sum(losses) / 9))
+    assert float(NextWord().loss(outputs, targets)) == pytest.approx(sum(losses) / 9)
 
 
 def test_what_is_right_is_counted_in_windows_and_words_may_be_smoothed():
@@ -141,11 +141,11 @@ def test_what_is_right_is_counted_in_windows_and_words_may_be_smoothed():
     targets = torch.tensor([[0, 1, 2, 0], [0, 0, NO_WORD, NO_WORD]])
     assert float(NextWord().right(outputs, targets)) == 3 / 4 + 1 / 2
     smoothed = NextWord().smoothed(0.1).loss(outputs, targets)
-    known = targets.flatten() != NO_WORD
-    wanted = cross_entropy(
-        outputs.flatten(0, 1)[known], targets.flatten()[known], label_smoothing=0.1
+    counted = targets.flatten() != NO_WORD
+    expected = cross_entropy(
+        outputs.flatten(0, 1)[counted], targets.flatten()[counted], label_smoothing=0.1
     )
-    torch.testing.assert_close(smoothed, wanted)
+    torch.testing.assert_close(smoothed, expected)
 
 
 def test_a_perplexity_beyond_all_numbers_is_infinite():
@@ -196,13 +196,13 @@ def test_a_network_of_ones_own_scores_all_words_of_a_window(folder, monkeypatch)
     (folder / "guessing.py").write_text("from workloads.test_language import Guess, two\n")
     work = opened(folder)
     assert work.build("guessing:Guess")(torch.zeros(2, 21, dtype=torch.int64)).shape == (2, 21, 14)
-    told = r"makes \(1, 21, 15\) of a window of 21 words; it must be .*\(1, 21, 14\)"
-    with pytest.raises(ConfigError, match=told):
+    message = r"makes \(1, 21, 15\) of a window of 21 words; it must be .*\(1, 21, 14\)"
+    with pytest.raises(ConfigError, match=message):
         work.build("guessing:two")
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "message"),
     [
         ({"test.txt": None}, "has no file for test; expected one of test.txt, ptb.test.txt, wiki"),
         ({"ptb.train.txt": "a\n"}, "has train.txt and ptb.train.txt for train; expected one of"),
@@ -210,18 +210,18 @@ def test_a_network_of_ones_own_scores_all_words_of_a_window(folder, monkeypatch)
         ({"test.txt": "\xff"}, "test.txt, line 1: byte 0xff at 1 is not UTF-8"),
     ],
 )
-def test_bad_files_are_named(folder, files, told):
+def test_bad_files_are_named(folder, files, message):
     for name, content in files.items():
         (folder / name).unlink(missing_ok=True)
         if content is not None:
             (folder / name).write_text(content, encoding="latin-1")
     with pytest.raises(DataError) as caught:
         opened(folder)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("language(length=0)", "length must be 1 to 65536, got 0"),
         ("language(context=-1)", "context must be 0 to 65536, got -1"),
@@ -229,10 +229,10 @@ def test_bad_files_are_named(folder, files, told):
         ("language(tied=True, sparse=True)", "sparse=True with tied=True: scoring gives each word"),
     ],
 )
-def test_bad_settings_are_named(spec, told):
+def test_bad_settings_are_named(spec, message):
     with pytest.raises(ConfigError) as caught:
         make_task(spec)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_heads_must_divide_the_width(folder):

@@ -24,7 +24,7 @@ def write_sentences(root: Path) -> None:
 def write_encoder(root: Path) -> None:
     pytest.importorskip("transformers", reason="needs transformers: the extra text has it")
     write_sentences(root)
-    words = [word for known in real_format.WORDS.values() for word in known]
+    words = [word for class_words in real_format.WORDS.values() for word in class_words]
     real_format.write_encoder(root / "tiny", [*real_format.COMMON, *words])
 
 
@@ -80,9 +80,9 @@ def test_the_settings_in_a_folder_repeat_the_run(
     own = ["--dataset=Labels"] if task.startswith("labels") else []
     own += ["--dataset=Corpus"] if task.startswith("language") else []
     own += ["--network=fasterrcnn_resnet18_fpn"] if task.startswith("detection") else []
-    one, two = tmp_path / "one", tmp_path / "two"
-    run_threads(read("--task", task, f"--data-dir={tmp_path}", f"--train-dir={one}", *words, *own))
-    run_threads(read("--config", str(one / SETTINGS_FILE), f"--train-dir={two}"))
-    first, second = load(one, 2), load(two, 2)
+    item, two = tmp_path / "one", tmp_path / "two"
+    run_threads(read("--task", task, f"--data-dir={tmp_path}", f"--train-dir={item}", *words, *own))
+    run_threads(read("--config", str(item / SETTINGS_FILE), f"--train-dir={two}"))
+    first, second = load(item, 2), load(two, 2)
     assert first.config == second.config
     assert all(tensor.equal(second.model[name]) for name, tensor in first.model.items())

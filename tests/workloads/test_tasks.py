@@ -51,20 +51,20 @@ def test_nothing_given_is_what_it_always_was():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--task=image"], "unknown task 'image'; did you mean 'images'"),
         (["--task=images(size=3)"], "images: unknown setting 'size'"),
         (["--task=images", "--dataset=Digit"], "unknown data set 'Digit'; did you mean 'Digits'"),
     ],
 )
-def test_what_there_is_not(words, told):
+def test_what_there_is_not(words, message):
     with pytest.raises(ConfigError) as caught:
         read(*words)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_checkpoints_from_before_there_were_tasks_are_of_images(tmp_path):
     settings = read()
-    kept = {name: value for name, value in record(settings).items() if name not in UNSAID}
-    check_identity(settings, kept | {"image_size": None}, tmp_path)
+    recorded = {name: value for name, value in record(settings).items() if name not in UNSAID}
+    check_identity(settings, recorded | {"image_size": None}, tmp_path)

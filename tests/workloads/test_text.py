@@ -88,8 +88,8 @@ def test_what_is_no_tokeniser_is_named(corpus, monkeypatch):
     (corpus / "bad.json").write_text("{}")
     with monkeypatch.context() as context:
         context.setitem(sys.modules, "tokenizers", None)
-        told = rf"bad.json needs the package tokenizers .*`{re.escape(install_command('text'))}`"
-        with pytest.raises(ConfigError, match=told):
+        message = rf"bad.json needs the package tokenizers .*`{re.escape(install_command('text'))}`"
+        with pytest.raises(ConfigError, match=message):
             opened(corpus, "text(tokenizer='bad.json')")
     pytest.importorskip("tokenizers", reason=WITHOUT)
     with pytest.raises(DataError, match=r"bad.json is no tokeniser of `tokenizers`: "):
@@ -98,9 +98,9 @@ def test_what_is_no_tokeniser_is_named(corpus, monkeypatch):
 
 def test_accuracy_and_f1_by_hand():
     scorer = FScorer(3)
-    said, meant = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])
+    output, expected = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1])
     for part in (slice(0, 1), slice(1, 4)):
-        scorer.add(torch.eye(3)[said[part]], meant[part])
+        scorer.add(torch.eye(3)[output[part]], expected[part])
     values = scorer.values()
     # class 0: 1 right of 2 said and 1 meant; class 1: 2 of 2 and 3; class 2: nowhere
     assert values["accuracy"] == 0.75
@@ -110,16 +110,16 @@ def test_accuracy_and_f1_by_hand():
 def test_f1_is_that_of_scikit_learn():
     generator = torch.Generator().manual_seed(4)
     scorer = FScorer(6)  # of which the last is nowhere, and another is said alone
-    said, meant = (
+    output, expected = (
         torch.randint(5, (80,), generator=generator),
         torch.randint(4, (80,), generator=generator),
     )
-    scorer.add(torch.eye(6)[said], meant)
-    assert scorer.values()["f1"] == pytest.approx(f1_score(meant, said, average="macro"))
+    scorer.add(torch.eye(6)[output], expected)
+    assert scorer.values()["f1"] == pytest.approx(f1_score(expected, output, average="macro"))
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "told"),
+    ("file", "content", "message"),
     [
         ("test/sents.txt", b"hay\n\nhay\n", "test/sents.txt, line 2: an empty sentence"),
         ("test/sents.txt", b"hay\n\xff\n", "test/sents.txt, line 2: byte 0xff at 1 is not UTF-8"),
@@ -129,18 +129,18 @@ def test_f1_is_that_of_scikit_learn():
         ("test/sentiments.txt", None, "cannot read"),
     ],
 )
-def test_bad_files_are_named(corpus, file, content, told):
+def test_bad_files_are_named(corpus, file, content, message):
     path = corpus / "UIT-VSFC" / file
     path.unlink()
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError) as caught:
         opened(corpus)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ("hay 1 2\n", "line 1: 'hay 1 2'; expected two whole numbers"),
         ("1 99999\n", "line 1: 99999 numbers a word; must be 1 to 16384"),
@@ -150,11 +150,11 @@ def test_bad_files_are_named(corpus, file, content, told):
         ("2 2\nhay 1 1\n", "has 1 words, and 2 in its first line"),
     ],
 )
-def test_bad_vectors_are_named(tmp_path, content, told):
+def test_bad_vectors_are_named(tmp_path, content, message):
     (tmp_path / "v").write_text(content)
     with pytest.raises(DataError) as caught:
         read_vectors(tmp_path / "v", {"hay"})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_what_is_not_there_is_drawn(tmp_path):

@@ -42,8 +42,8 @@ def drawn(samples: int, frames: int, classes: int) -> torch.Tensor:
 @pytest.mark.long
 def test_three_processes_transcribe_tones(tmp_path):
     write_spoken(tmp_path / "vivos")
-    given = {"optimizer": "adam", "lr": 0.004, "max_steps": 80, "batch_size": 8, "code": "sgd"}
-    values = trained(tmp_path, task="transcription(hidden=64)", **given)
+    settings = {"optimizer": "adam", "lr": 0.004, "max_steps": 80, "batch_size": 8, "code": "sgd"}
+    values = trained(tmp_path, task="transcription(hidden=64)", **settings)
     assert values["wer"] < 0.2
     assert values["cer"] < 0.1
     manifest = json.loads((tmp_path / "run" / "step-00000080.json").read_text())
@@ -63,27 +63,29 @@ def test_padding_is_seen_in_nothing(folder):
         torch.testing.assert_close(scores[index, : len(own)], own)
         assert scores[index, len(own) :].exp().sum(0).tolist()[1:] == [0] * len(CHARACTERS)
     losses = [
-        work.objective.loss(network(*one.inputs), one.targets)
-        for one in (work.train.batch(torch.tensor([index])) for index in range(6))
+        work.objective.loss(network(*batch.inputs), batch.targets)
+        for batch in (work.train.batch(torch.tensor([index])) for index in range(6))
     ]
     loss = work.objective.loss(scores, together.targets)
     torch.testing.assert_close(loss, torch.stack(losses).mean())
     loss.backward()
-    assert all(one.grad.isfinite().all() for one in network.parameters())
+    assert all(batch.grad.isfinite().all() for batch in network.parameters())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_loss_and_its_gradient_are_pytorchs_at_true_lengths(dtype):
     scores, frames = drawn(3, 12, 5), torch.tensor([12, 7, 3])
     targets = torch.tensor([[1, 2, 2, 4], [3, 1, 0, 0], [2, 0, 0, 0]])
-    ours, theirs = (scores.to(dtype).requires_grad_() for _ in range(2))
+    actual, reference = (scores.to(dtype).requires_grad_() for _ in range(2))
     inside = torch.arange(12) < frames[:, None]
-    found = CTC().loss(silence_after_end(ours, inside), targets)
-    expected = ctc_loss(theirs.float().transpose(0, 1), targets, frames, torch.tensor([4, 2, 1]), 0)
-    torch.testing.assert_close(found, expected)
-    found.backward()
+    loss = CTC().loss(silence_after_end(actual, inside), targets)
+    expected = ctc_loss(
+        reference.float().transpose(0, 1), targets, frames, torch.tensor([4, 2, 1]), 0
+    )
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
     expected.backward()
-    torch.testing.assert_close(ours.grad, theirs.grad)
+    torch.testing.assert_close(actual.grad, reference.grad)
 
 
 def test_the_loss_sums_all_alignments_and_leaves_unknown_characters_out():
@@ -122,13 +124,13 @@ def test_errors_are_counted_over_all_texts_whatever_the_batches():
     alphabet = Alphabet.of(["ab c"])
     references, texts = ["a b c", "ab", "xa b"], ["a c", "ab", "a b"]
     targets = torch.nn.utils.rnn.pad_sequence(
-        [alphabet.numbers(one) for one in references], batch_first=True
+        [alphabet.numbers(batch) for batch in references], batch_first=True
     )
     scores = said(texts, alphabet, 12)
     whole, parts = WordErrors(alphabet), WordErrors(alphabet)
     whole.add(scores, targets)
-    for one in range(3):
-        parts.add(scores[one : one + 1], targets[one : one + 1])
+    for number in range(3):
+        parts.add(scores[number : number + 1], targets[number : number + 1])
     # Words: b is missing, of 6; xa is wrong, x being a character that training did not have.
     assert whole.values()["wer"] == pytest.approx(2 / 6)
     assert whole.values()["cer"] == pytest.approx(3 / 11)  # "b " and x
@@ -136,8 +138,8 @@ def test_errors_are_counted_over_all_texts_whatever_the_batches():
 
 
 def test_what_prompts_become_later_changes_no_checkpoint(folder):
-    given = {"n": 2, "max_steps": 1, "batch_size": 3, "precision": "bf16", "optimizer": "adam"}
-    first = trained(folder, task=SMALL, **given)
+    settings = {"n": 2, "max_steps": 1, "batch_size": 3, "precision": "bf16", "optimizer": "adam"}
+    first = trained(folder, task=SMALL, **settings)
     for log in (folder / "run").glob("evaluations.jsonl"):
         log.unlink()
     prompts = folder / "vivos" / "train" / "prompts.txt"
@@ -145,20 +147,20 @@ def test_what_prompts_become_later_changes_no_checkpoint(folder):
     prompts.write_text(prompts.read_text().replace("A", "Z"))
     again: list[Evaluation] = []
     evaluate(EvaluatorSettings(folder / "run", None, None, folder), again.append)
-    assert [one.values for one in again] == [first]
+    assert [record.values for record in again] == [first]
     with pytest.raises(CheckpointError, match="the alphabet of the training data is ' BLZẾ', and"):
-        trained(folder, task=SMALL, **(given | {"max_steps": 2}))
+        trained(folder, task=SMALL, **(settings | {"max_steps": 2}))
 
 
 def test_an_evaluator_decodes_with_the_checkpoints_alphabet(folder):
     task = make_task(SMALL)
-    kept = task.open("VIVOS", folder).stored_fields
-    assert kept == {"alphabet": CHARACTERS}
+    stored = task.open("VIVOS", folder).stored_fields
+    assert stored == {"alphabet": CHARACTERS}
     prompts = folder / "vivos" / "train" / "prompts.txt"
     prompts.write_text(prompts.read_text().replace("A", "Z"))  # as many characters, and others
-    assert opened(folder).stored_fields != kept
+    assert opened(folder).stored_fields != stored
     again = restore_task(task, {"alphabet": CHARACTERS, "network": "x"})
-    assert again.open("VIVOS", folder).stored_fields == kept
+    assert again.open("VIVOS", folder).stored_fields == stored
     assert spec_of(again) == spec_of(task)
     with pytest.raises(ConfigError, match="transcription: unknown setting 'alphabet'"):
         make_task("transcription(alphabet=AB)")
@@ -193,15 +195,15 @@ def test_a_recording_that_cannot_say_its_prompt_is_named(folder):
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "message"),
     [
         ("transcription(hidden=0)", "hidden must be 1 to 4096, got 0"),
         ("transcription(stride=17)", "stride must be 1 to 16, got 17"),
         ("transcription(seconds=0)", "seconds must be 1 to 3600, got 0"),
     ],
 )
-def test_settings_have_bounds(spec, told):
-    with pytest.raises(ConfigError, match=told):
+def test_settings_have_bounds(spec, message):
+    with pytest.raises(ConfigError, match=message):
         make_task(spec)
 
 

@@ -23,9 +23,9 @@ def quoted(cell: str) -> list[str]:
 
 
 def test_all_tasks_are_there_with_their_networks_and_data_sets():
-    found = {quoted(row[0])[0]: row for row in rows("task")}
-    assert set(found) == set(TASKS)
-    for name, (_, datasets, networks, _) in found.items():
+    tasks = {quoted(row[0])[0]: row for row in rows("task")}
+    assert set(tasks) == set(TASKS)
+    for name, (_, datasets, networks, _) in tasks.items():
         task = make_task(name)
         assert set(quoted(datasets)) <= set(task.datasets())
         assert "..." in datasets or set(quoted(datasets)) == set(task.datasets())
@@ -34,13 +34,19 @@ def test_all_tasks_are_there_with_their_networks_and_data_sets():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_all_settings_of_a_task_are_there_with_their_defaults(name):
-    own = {one.name: str(one.default) for one in settings_of(make_task(name))}
+    own = {setting.name: str(setting.default) for setting in settings_of(make_task(name))}
     if name not in TOLD:  # a sentence does for one setting
         assert len(own) == 1
         return
-    told: dict[str, str] = {}
+    listed: dict[str, str] = {}
     for names, defaults, _ in rows(f"setting of `{name}`"):
         values = [value.strip("`") for value in defaults.split(", ")]
-        each = quoted(names)
-        told |= dict(zip(each, len(each) * values if len(values) == 1 else values, strict=True))
-    assert told == own
+        setting_names = quoted(names)
+        listed |= dict(
+            zip(
+                setting_names,
+                len(setting_names) * values if len(values) == 1 else values,
+                strict=True,
+            )
+        )
+    assert listed == own

@@ -10,7 +10,7 @@ from atomo.training.evaluation.evaluator import Evaluation, EvaluatorSettings, e
 from atomo.workloads import choose_workload
 
 
-def trained(folder: Path, *, trusted: bool = True, **given: object) -> Mapping[str, float]:
+def trained(folder: Path, *, trusted: bool = True, **inputs: object) -> Mapping[str, float]:
     """Returns the values of the last checkpoint of 1 master and 2 workers.
 
     Args:
@@ -21,7 +21,7 @@ def trained(folder: Path, *, trusted: bool = True, **given: object) -> Mapping[s
     run = folder / "run"
     short = {"n": 3, "max_steps": 60, "eval_freq": 1000, "batch_size": 16, "epochs": 1000}
     places = {"data_dir": str(folder), "train_dir": str(run)}
-    settings = canonical_settings(choose_workload(**(short | places | given)))
+    settings = canonical_settings(choose_workload(**(short | places | inputs)))
     run_threads(settings)
     results: list[Evaluation] = []
     network = settings.network if trusted else None

@@ -46,20 +46,20 @@ def test_halves_have_eleven_bits_whatever_the_sample_says(gradient):
 @pytest.mark.parametrize("code", ["fp16", "bf16"])
 @pytest.mark.parametrize("gradient", CASES, ids=range(len(CASES)))
 def test_a_residual_in_the_same_pass_is_one_in_three(code, gradient):
-    codec, kept = make_codec(code), 0.01 * gradient.flip(0)
-    total = kept + gradient
-    payload = codec.encode_residual(gradient, kept, seeded(0))
+    codec, residual = make_codec(code), 0.01 * gradient.flip(0)
+    total = residual + gradient
+    payload = codec.encode_residual(gradient, residual, seeded(0))
     sent = codec.decode(payload, total.shape)
-    torch.testing.assert_close(sent + kept, total, rtol=1e-6, atol=0)
-    assert float(kept.norm()) < 2.0**-8 * float(total.norm())
+    torch.testing.assert_close(sent + residual, total, rtol=1e-6, atol=0)
+    assert float(residual.norm()) < 2.0**-8 * float(total.norm())
 
 
 @pytest.mark.parametrize("code", ["fp16", "bf16"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_what_cannot_be_cast_is_found_in_a_residual_too(code, bad):
-    for kept, gradient in ((torch.zeros(N), spiked(bad)), (spiked(bad), torch.zeros(N))):
+    for residual, gradient in ((torch.zeros(N), spiked(bad)), (spiked(bad), torch.zeros(N))):
         with pytest.raises(CodecError, match=f"{code}: the gradient holds NaN or infinity"):
-            make_codec(code).encode_residual(gradient, kept, seeded(0))
+            make_codec(code).encode_residual(gradient, residual, seeded(0))
 
 
 def test_a_residual_that_would_round_to_infinity_is_refused():

@@ -78,14 +78,14 @@ def test_terngrad_clips_at_a_multiple_of_the_root_mean_square():
 def test_terngrad_takes_the_scale_that_was_agreed_on():
     gradient = normal(50, 40)
     shared = TernGrad(clip=0.0, scale="shared")
-    mine = float(gradient.abs().max())
-    assert shared.requested_scale(gradient) == mine
-    for scale in (2 * mine, mine / 2):
+    own = float(gradient.abs().max())
+    assert shared.requested_scale(gradient) == own
+    for scale in (2 * own, own / 2):
         codec = shared.with_scale(scale)
         decoded = codec.decode(codec.encode(gradient, Generator()), gradient.shape)
         assert decoded.abs().unique().tolist() == pytest.approx([0.0, scale])
-    exact = closed_form(gradient.flatten(), 2 * mine, 1)
-    measured = squared_errors(shared.with_scale(2 * mine), gradient)
+    exact = closed_form(gradient.flatten(), 2 * own, 1)
+    measured = squared_errors(shared.with_scale(2 * own), gradient)
     assert float(measured.mean()) == pytest.approx(exact, rel=0.05)
 
 
@@ -124,19 +124,19 @@ def test_the_quantiser_entropies_of_gaussian_buckets(spec, entropy):
     levels = (codec.decode(payload, gradient.shape) / units).round()
     _, counts = levels.unique(return_counts=True)
     p = counts.double() / len(levels)
-    found = float(-(p * p.log2()).sum())
-    assert found == pytest.approx(entropy, rel=0.03)
+    result = float(-(p * p.log2()).sum())
+    assert result == pytest.approx(entropy, rel=0.03)
     sent = 32 * len(payload.words) + 16 * len(payload.escapes)
-    assert sent <= 1.05 * found * len(levels)
+    assert sent <= 1.05 * result * len(levels)
 
 
 def test_packed_and_coded_are_the_same_numbers():
     gradient = normal(70, 100)
     for codec in (QSGD(), QSGD(bits=1), TernGrad(), Natural()):
         packed = replace(codec, coding="packed")
-        one, other = (c.encode(gradient, Generator().manual_seed(3)) for c in (codec, packed))
-        assert len(one.words) < len(other.words)
-        assert codec.decode(one, gradient.shape).equal(packed.decode(other, gradient.shape))
+        actual, expected = (c.encode(gradient, Generator().manual_seed(3)) for c in (codec, packed))
+        assert len(actual.words) < len(expected.words)
+        assert codec.decode(actual, gradient.shape).equal(packed.decode(expected, gradient.shape))
 
 
 def test_a_bucket_of_zeros_beside_others_stays_zero():

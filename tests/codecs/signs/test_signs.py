@@ -18,8 +18,8 @@ ALL = [SignSGD(), Signum(), EFSignSGD(), OneBit()]
 def test_one_bit_an_entry_and_a_scale_or_two(codec):
     sections = codec.sections(codec.encode(normal(64, 100), Generator()))
     assert sections[0].numel() * 32 == 6400
-    most = 2 * 64 if codec == OneBit() else 2  # of its columns
-    assert sum(section.numel() for section in sections[1:]) <= most
+    maximum = 2 * 64 if codec == OneBit() else 2  # of its columns
+    assert sum(section.numel() for section in sections[1:]) <= maximum
 
 
 def test_signsgd_decodes_to_the_sign():
@@ -80,20 +80,20 @@ def test_onebit_refuses_an_unknown_scope():
 @pytest.mark.parametrize("codec", [EFSignSGD(), OneBit(), OneBit(scope="layer")], ids=str)
 @pytest.mark.parametrize("strided", [False, True])
 def test_the_residual_in_one_go_is_the_residual_in_three(codec, strided):
-    gradient, kept = normal(50, 60), normal(50, 60, seed=2)
-    expected_kept = kept + gradient
+    gradient, residual = normal(50, 60), normal(50, 60, seed=2)
+    expected_kept = residual + gradient
     expected = roundtrip(codec, expected_kept)
-    kept = torch.stack([kept, kept], -1)[..., 0] if strided else kept
-    payload = codec.encode_residual(gradient, kept, Generator())
+    residual = torch.stack([residual, residual], -1)[..., 0] if strided else residual
+    payload = codec.encode_residual(gradient, residual, Generator())
     torch.testing.assert_close(codec.decode(payload, gradient.shape), expected)
-    torch.testing.assert_close(kept, expected_kept - expected)
+    torch.testing.assert_close(residual, expected_kept - expected)
 
 
 @pytest.mark.parametrize("codec", ALL, ids=str)
 def test_strange_payloads_are_refused_and_leave_the_sum_unchanged(codec):
     payload, out = codec.encode(normal(8, 8), Generator()), torch.zeros(8, 8)
-    words, rest = codec.sections(payload)
-    strange = [[words[:-1], rest], [words, rest[:0]], [words, torch.full((3,), 2.0)]]
+    words, remainder = codec.sections(payload)
+    strange = [[words[:-1], remainder], [words, remainder[:0]], [words, torch.full((3,), 2.0)]]
     for sections in strange:
         with pytest.raises(CodecError, match=codec.id):
             codec.add_decoded(codec.assemble(iter(sections)), out)

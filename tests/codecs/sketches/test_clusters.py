@@ -40,9 +40,9 @@ def test_all_ways_put_every_entry_where_a_plain_loop_does(n):
     values = heavy(n)
     thresholds = torch.tensor([-math.inf] * 4 + [-1.0, -0.5, -0.1, 0.0, 0.2, 0.9] + [math.inf] * 5)
     sizes = torch.tensor([1 + i % 5 for i in range(16)])
-    each = backends("clusters")
+    both_backends = backends("clusters")
     packed = clusters.assign(values, thresholds)
-    assert all(backend.assign(values, thresholds).equal(packed) for backend in each)
+    assert all(backend.assign(values, thresholds).equal(packed) for backend in both_backends)
     ids = [bisect_right(thresholds.tolist(), value) for value in values.tolist()]
     starts = (sizes.cumsum(0) - sizes).tolist()
     key = 0x12345678
@@ -54,13 +54,13 @@ def test_all_ways_put_every_entry_where_a_plain_loop_does(n):
         [math.fsum(m) / len(m) if (m := members.get(b)) else 0.0 for b in range(int(sizes.sum()))]
     )
     seed = key | 5 << 32  # the hash has the low word alone
-    for backend in each:
+    for backend in both_backends:
         means = backend.mean_of_buckets(values, packed, sizes, seed)
         torch.testing.assert_close(means, expected)
         out = normal(n, seed=9)
-        wanted = out + 0.5 * expected[buckets]
+        target = out + 0.5 * expected[buckets]
         backend.add_means(packed, sizes, seed, expected, out, 0.5)
-        torch.testing.assert_close(out, wanted)
+        torch.testing.assert_close(out, target)
 
 
 def test_lss_keeps_the_sum_of_each_bucket_and_mixes_no_signs():
@@ -79,9 +79,9 @@ def test_an_entry_goes_to_the_nearest_centre_of_its_sign():
     gradient = heavy(5000)
     model = lss_model.train_clusters(gradient, 8, seeded())
     ids = torch.bucketize(gradient, model.thresholds, right=True)
-    for value, one in zip(gradient.tolist()[:500], ids.tolist()[:500], strict=True):
+    for value, cluster in zip(gradient.tolist()[:500], ids.tolist()[:500], strict=True):
         same = [c for c in model.centres.tolist() if c * value > 0]
-        assert float(model.centres[one]) == pytest.approx(
+        assert float(model.centres[cluster]) == pytest.approx(
             min(same, key=lambda c: abs(c - value)), rel=1e-6
         )
 
@@ -97,9 +97,9 @@ def test_centres_are_those_of_a_plain_k_means():
             near[min(range(4), key=lambda c: abs(current[c] - value))].append(value)
         current = [sum(n) / len(n) if n else c for n, c in zip(near, current, strict=True)]
     expected = [*current, float(magnitudes[len(usual) :].double().mean())]
-    found = lss_model.centres(magnitudes, 5, seeded())
+    centres = lss_model.centres(magnitudes, 5, seeded())
     torch.testing.assert_close(
-        found, torch.tensor(expected, dtype=torch.float32), rtol=1e-3, atol=0
+        centres, torch.tensor(expected, dtype=torch.float32), rtol=1e-3, atol=0
     )
 
 
@@ -159,19 +159,19 @@ def test_the_sketch_is_that_of_the_paper(n, share):
     values, seed = heavy(n), 0x1234_0000_5678
     table, _ = sketchml.train_buckets(values)
     halves = (values.view(torch.int32).long() & 0xFFFFFFFF) >> 16
-    known = table.view(torch.int16).long()[halves] & 0xFFFF
-    groups, numbers = (known >> 8).tolist(), (known & 255).tolist()
+    codes = table.view(torch.int16).long()[halves] & 0xFFFF
+    groups, numbers = (codes >> 8).tolist(), (codes & 255).tolist()
     reference = MinMaxSketch(groups, share, [seed & 0xFFFFFFFF, seed >> 32])
     for i, number in enumerate(numbers):
         reference.insert(i, number)
     # Each bucket decodes to its own number, which shows the bucket that was read.
     means = torch.arange(quantiles.SKETCH_BUCKETS, dtype=torch.float32)
-    rest, out = torch.zeros(n), torch.zeros(n)
-    packed, cells = quantiles.sketch(values, table, share, seed, means, rest)
+    residual, out = torch.zeros(n), torch.zeros(n)
+    packed, cells = quantiles.sketch(values, table, share, seed, means, residual)
     assert len(cells) == 2 * sum(reference.widths.values())
     quantiles.add_sketched(packed, cells, share, seed, means, out, 1.0)
     assert out.tolist() == [32 * groups[i] + reference.query(i) for i in range(n)]
-    assert rest.equal(-out)
+    assert residual.equal(-out)
     assert all(reference.query(i) <= numbers[i] for i in range(n))
 
 
@@ -209,21 +209,21 @@ def test_sketchml_turns_no_sign_and_reads_nothing_above_its_bucket():
     assert decoded.sign().equal(gradient.sign())
     table, means = sketchml.train_buckets(gradient)
     halves = (gradient.view(torch.int32).long() & 0xFFFFFFFF) >> 16
-    known = table.long()[halves]
-    own = means[(known >> 8) * 32 + (known & 255)]
+    numbers = table.long()[halves]
+    own = means[(numbers >> 8) * 32 + (numbers & 255)]
     assert (decoded.abs() <= own.abs()).all()
     assert ((decoded - gradient).abs() <= gradient.abs() * (1 + 1e-6)).all()
     # With a cell of its own for nearly every entry nothing is smaller than it should be.
-    many = roundtrip(SketchML(cells=4.0), gradient)
-    assert float((many == own).float().mean()) > 0.9
+    wide = roundtrip(SketchML(cells=4.0), gradient)
+    assert float((wide == own).float().mean()) > 0.9
 
 
 def test_quantile_buckets_are_about_equally_full():
     gradient = normal(400_000)
     table, _ = sketchml.train_buckets(gradient)
     halves = (gradient.view(torch.int32).long() & 0xFFFFFFFF) >> 16
-    known = table.long()[halves]
-    full = torch.bincount((known >> 8) * 32 + (known & 255), minlength=quantiles.SKETCH_BUCKETS)
+    numbers = table.long()[halves]
+    full = torch.bincount((numbers >> 8) * 32 + (numbers & 255), minlength=quantiles.SKETCH_BUCKETS)
     # Ends are rounded to 2^-7, which is a few buckets where the entries are dense.
     assert int(full.max()) < 12 * 400_000 // quantiles.SKETCH_BUCKETS
     groups = full.view(16, 32).sum(1)

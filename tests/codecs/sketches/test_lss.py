@@ -30,12 +30,12 @@ def hashed(index: int, seed: int, size: int) -> int:
 
 def ids_of(packed: Tensor, entries: int) -> list[int]:
     """Unpacks the clusters of a message, tile by tile."""
-    found: list[int] = []
+    ids: list[int] = []
     for start in range(0, entries, 1024):
         half = (min(1024, entries - start) + 1) // 2
         part = packed[start // 2 : start // 2 + half].tolist()
-        found += ([b & 15 for b in part] + [b >> 4 for b in part])[: min(1024, entries - start)]
-    return found
+        ids += ([b & 15 for b in part] + [b >> 4 for b in part])[: min(1024, entries - start)]
+    return ids
 
 
 def places(payload: lss.Means, entries: int) -> list[tuple[int, int]]:
@@ -45,12 +45,12 @@ def places(payload: lss.Means, entries: int) -> list[tuple[int, int]]:
     return [(c, hashed(i, seed, sizes[c])) for i, c in enumerate(ids_of(packed, entries))]
 
 
-def slow_decode(gradient: Tensor, where: list[tuple[int, int]]) -> Tensor:
+def slow_decode(gradient: Tensor, buckets: list[tuple[int, int]]) -> Tensor:
     """Computes the mean of the entries that share a place."""
-    held = defaultdict(list)
-    for place, value in zip(where, gradient.tolist(), strict=True):
-        held[place].append(value)
-    return torch.tensor([math.fsum(held[place]) / len(held[place]) for place in where])
+    entries = defaultdict(list)
+    for place, value in zip(buckets, gradient.tolist(), strict=True):
+        entries[place].append(value)
+    return torch.tensor([math.fsum(entries[place]) / len(entries[place]) for place in buckets])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 1023, 1024, 1025, 5000])
@@ -90,13 +90,13 @@ def test_centres_are_close_to_the_best_there_are_and_outliers_have_their_own():
     best = least_squares(magnitudes[:usual].double().tolist(), 4)
     ratios = []
     for seed in range(5):
-        found = lss_model.centres(magnitudes, 5, seeded(seed))
-        assert found.diff().gt(0).all()
-        torch.testing.assert_close(found[-1], magnitudes[usual:].mean())
-        inner = magnitudes[:usual, None].double() - found[:-1].double()
+        centres = lss_model.centres(magnitudes, 5, seeded(seed))
+        assert centres.diff().gt(0).all()
+        torch.testing.assert_close(centres[-1], magnitudes[usual:].mean())
+        inner = magnitudes[:usual, None].double() - centres[:-1].double()
         nearest = inner.abs().argmin(1)  # k-means: each centre is the mean of the nearest values
-        own = [magnitudes[:usual][nearest == c].mean() for c in range(len(found) - 1)]
-        torch.testing.assert_close(found[:-1], torch.stack(own), rtol=0.02, atol=0)
+        own = [magnitudes[:usual][nearest == c].mean() for c in range(len(centres) - 1)]
+        torch.testing.assert_close(centres[:-1], torch.stack(own), rtol=0.02, atol=0)
         ratios.append(float(inner.square().min(1).values.sum()) / best)
     assert min(ratios) >= 1 - 1e-9
     assert sorted(ratios)[2] <= 1.5
@@ -134,8 +134,8 @@ def test_the_clusters_cost_about_their_entropy():
 def test_a_cluster_without_buckets_is_refused_though_the_sum_is_right(moved):
     codec = make_codec("lss")
     payload = codec.encode(heavy(500), seeded(0))
-    used, other = 8, 9  # the entries just above zero
-    payload.sizes[other] += payload.sizes[used] + moved - 1
+    used, next_cluster = 8, 9  # the entries just above zero
+    payload.sizes[next_cluster] += payload.sizes[used] + moved - 1
     payload.sizes[used] = 1 - moved
     total = torch.ones(500)
     with pytest.raises(CodecError, match="lss"):

@@ -22,8 +22,8 @@ def test_the_variance_of_an_entry_is_the_energy_of_the_others_over_the_cells():
 
 
 def test_sketches_of_one_seed_add():
-    codec, one, two = make_codec("countsketch"), normal(500), normal(500, seed=2)
-    payloads = [codec.encode(gradient, seeded(0)) for gradient in (one, two, one + two)]
+    codec, first, second = make_codec("countsketch"), normal(500), normal(500, seed=2)
+    payloads = [codec.encode(gradient, seeded(0)) for gradient in (first, second, first + second)]
     assert payloads[0].seed.equal(payloads[1].seed)
     torch.testing.assert_close(payloads[0].values + payloads[1].values, payloads[2].values)
 

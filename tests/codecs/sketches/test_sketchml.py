@@ -36,24 +36,24 @@ def upper(half: int) -> float:
 
 def numbered(values: Tensor) -> list[int]:
     """Returns the quantile of each magnitude among those of one sign: 0 to 255."""
-    known = halves(values)
-    order = sorted(known)
-    ranks = [(bisect_left(order, h) + bisect_right(order, h)) / 2 for h in known]
-    return [min(255, int(256 * rank / len(known))) for rank in ranks]
+    parts = halves(values)
+    order = sorted(parts)
+    ranks = [(bisect_left(order, h) + bisect_right(order, h)) / 2 for h in parts]
+    return [min(255, int(256 * rank / len(parts))) for rank in ranks]
 
 
 def bucket_means(values: Tensor, numbers: list[int]) -> dict[int, float]:
     """Returns the decoded value of each quantile of one sign: its mean, at most twice its lower
     end."""
-    known, order = halves(values), sorted(halves(values))
+    names, order = halves(values), sorted(halves(values))
     lowest: dict[int, int] = {}
-    for half in range(1, max(known) + 1):  # a quantile begins with the first half that it may hold
+    for half in range(1, max(names) + 1):  # a quantile begins with the first half that it may hold
         rank = (bisect_left(order, half) + bisect_right(order, half)) / 2
         lowest.setdefault(min(255, int(256 * rank / len(order))), half)
-    held: dict[int, list[float]] = {}
+    members: dict[int, list[float]] = {}
     for value, number in zip(values.abs().tolist(), numbers, strict=True):
-        held.setdefault(number, []).append(value)
-    return {n: min(math.fsum(v) / len(v), 2 * upper(lowest[n])) for n, v in held.items()}
+        members.setdefault(number, []).append(value)
+    return {n: min(math.fsum(v) / len(v), 2 * upper(lowest[n])) for n, v in members.items()}
 
 
 def hashed(index: int, key: int, width: int) -> int:
@@ -69,9 +69,9 @@ def slow_decode(gradient: Tensor, share: float, seed: int) -> Tensor:
     for side, sign in enumerate((-1, 1)):
         places = (gradient * sign > 0).nonzero().squeeze(1).tolist()
         if places:
-            found = numbered(gradient[places])
-            means[side] = bucket_means(gradient[places], found)
-            for place, number in zip(places, found, strict=True):
+            result = numbered(gradient[places])
+            means[side] = bucket_means(gradient[places], result)
+            for place, number in zip(places, result, strict=True):
                 numbers[place], groups[place] = number, 8 * side + number // 32
     keys = (seed & MASK, seed >> 32 & MASK)
     cells: Sketch = {}
@@ -131,11 +131,11 @@ def test_collisions_only_ever_make_entries_smaller():
 
 
 def test_what_is_kept_and_what_is_sent_is_what_came_in():
-    codec, gradient, kept = make_codec("sketchml"), heavy(5000), heavy(5000, seed=2)
-    gradient[::3], kept[::3] = 0, 0
-    whole = kept + gradient
-    payload = codec.encode_residual(gradient, kept, seeded(0))
-    torch.testing.assert_close(codec.decode(payload, whole.shape) + kept, whole)
+    codec, gradient, residual = make_codec("sketchml"), heavy(5000), heavy(5000, seed=2)
+    gradient[::3], residual[::3] = 0, 0
+    whole = residual + gradient
+    payload = codec.encode_residual(gradient, residual, seeded(0))
+    torch.testing.assert_close(codec.decode(payload, whole.shape) + residual, whole)
     assert payload.means.equal(codec.encode(whole, seeded(0)).means)
 
 
@@ -167,11 +167,11 @@ def test_a_damaged_payload_is_refused(changes):
     assert total.equal(torch.ones(500))
 
 
-@pytest.mark.parametrize("more", [-1, -150, 1])
-def test_cells_that_are_not_those_of_the_groups_are_refused(more):
+@pytest.mark.parametrize("extra", [-1, -150, 1])
+def test_cells_that_are_not_those_of_the_groups_are_refused(extra):
     codec, total = make_codec("sketchml"), torch.ones(500)
     payload = codec.encode(heavy(500), seeded(0))
-    count = int(payload.cell_count) + more
+    count = int(payload.cell_count) + extra
     cells = entropy.compress(torch.zeros(count, dtype=torch.uint8))
     with pytest.raises(CodecError, match="cells"):
         codec.add_decoded(damaged(payload, cells=cells, cell_count=torch.tensor([count])), total)

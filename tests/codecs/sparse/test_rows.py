@@ -39,9 +39,9 @@ def whole(gradient: RowGradient) -> torch.Tensor:
 def test_rows_encode_as_the_whole_matrix_does(code, count):
     codec, gradient = make_codec(code), touched(count)
     expected = codec.encode(whole(gradient), seeded(5))
-    found = codec.encode_rows(gradient, seeded(5))
-    pairs = zip(codec.sections(found), codec.sections(expected), strict=True)
-    assert all(one.equal(other) for one, other in pairs)
+    result = codec.encode_rows(gradient, seeded(5))
+    pairs = zip(codec.sections(result), codec.sections(expected), strict=True)
+    assert all(actual.equal(second) for actual, second in pairs)
 
 
 @pytest.mark.parametrize("code", SELECTORS)
@@ -69,7 +69,7 @@ def test_the_codec_of_rows_sends_what_is_there(code):
         codec.sections(codec.encode(whole(gradient), seeded(5))),
         strict=True,
     )
-    assert all(one.equal(other) for one, other in pairs)
+    assert all(actual.equal(expected) for actual, expected in pairs)
     decoded = codec.decode(payload, gradient.shape)
     torch.testing.assert_close(decoded, whole(gradient), rtol=1e-3, atol=1e-6)
     assert decoded.count_nonzero() == 40 * WIDTH

@@ -38,13 +38,13 @@ def sent(code: str, gradient: Tensor, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("code", FUSED)
 @pytest.mark.parametrize("n", [1, 100, 5000])
 def test_the_fused_residual_is_the_sum_less_what_was_sent(code, n):
-    codec, gradient, kept = make_codec(code), normal(n), normal(n, seed=2)
-    before, total = gradient.clone(), gradient + kept
-    payload = codec.encode_residual(gradient, kept, seeded(4))
+    codec, gradient, residual = make_codec(code), normal(n), normal(n, seed=2)
+    before, total = gradient.clone(), gradient + residual
+    payload = codec.encode_residual(gradient, residual, seeded(4))
     plain = codec.encode(total, seeded(4))
-    for one, other in zip(codec.sections(payload), codec.sections(plain), strict=True):
-        assert one.equal(other)
-    torch.testing.assert_close(kept + codec.decode(payload, Size([n])), total)
+    for actual, expected in zip(codec.sections(payload), codec.sections(plain), strict=True):
+        assert actual.equal(expected)
+    torch.testing.assert_close(residual + codec.decode(payload, Size([n])), total)
     assert gradient.equal(before)
 
 
@@ -87,10 +87,10 @@ def test_randk_has_the_variance_of_theory():
 
 def test_randk_payloads_of_one_seed_add():
     codec = make_codec("randk(ratio=0.1)")
-    one, other = (codec.encode(normal(500, seed=s), seeded(9)) for s in range(2))
-    assert one.seed.equal(other.seed)
-    total = type(one)(one.seed, one.values + other.values)
-    expected = codec.decode(one, Size([500])) + codec.decode(other, Size([500]))
+    first, second = (codec.encode(normal(500, seed=s), seeded(9)) for s in range(2))
+    assert first.seed.equal(second.seed)
+    total = type(first)(first.seed, first.values + second.values)
+    expected = codec.decode(first, Size([500])) + codec.decode(second, Size([500]))
     torch.testing.assert_close(codec.decode(total, Size([500])), expected)
     assert Law.SUMMABLE in codec.laws
 
@@ -121,8 +121,8 @@ def test_dgc_sends_about_the_ratio_and_never_chooses_by_index(kind, ratio):
     if kind == "zero":
         return
     assert int(decoded.count_nonzero()) >= 0.8 * k
-    least = decoded[decoded != 0].abs().min()
-    assert not (gradient[decoded == 0].abs() > least).any()
+    smallest = decoded[decoded != 0].abs().min()
+    assert not (gradient[decoded == 0].abs() > smallest).any()
 
 
 def test_dgc_samples_a_short_gradient_whole():

@@ -14,10 +14,12 @@ def literal(coefficients: list[float], budget: float) -> list[float]:
     order = sorted(range(len(coefficients)), key=lambda i: -abs(coefficients[i]))
     result = [0.0] * len(coefficients)
     for place, i in enumerate(order):
-        rest = sum(abs(coefficients[j]) for j in reversed(order[place:]))
-        if abs(coefficients[i]) * budget <= rest:
+        remainder = sum(abs(coefficients[j]) for j in reversed(order[place:]))
+        if abs(coefficients[i]) * budget <= remainder:
             for k in order[place:]:
-                result[k] = min(budget, 1e300) * abs(coefficients[k]) / rest if rest else 0.0
+                result[k] = (
+                    min(budget, 1e300) * abs(coefficients[k]) / remainder if remainder else 0.0
+                )
             return result
         result[i] = 1.0
         budget -= 1
@@ -58,17 +60,19 @@ def spectra() -> list[tuple[Tensor, float]]:
 @pytest.mark.slow
 def test_equals_the_paper_and_the_optimum_on_a_thousand_spectra():
     for coefficients, budget in spectra():
-        ours = probabilities(coefficients, budget)
+        actual = probabilities(coefficients, budget)
         nonzero = int(coefficients.count_nonzero())
-        assert ours.dtype == torch.float64
-        assert float(ours.sum()) == pytest.approx(min(budget, nonzero), abs=1e-9)
-        assert ((ours > 0) == (coefficients != 0)).all()
+        assert actual.dtype == torch.float64
+        assert float(actual.sum()) == pytest.approx(min(budget, nonzero), abs=1e-9)
+        assert ((actual > 0) == (coefficients != 0)).all()
         if budget >= nonzero:
-            assert (ours[coefficients != 0] == 1).all()
+            assert (actual[coefficients != 0] == 1).all()
             continue
         paper = torch.tensor(literal(coefficients.tolist(), budget), dtype=torch.float64)
-        torch.testing.assert_close(ours, paper, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(ours, by_bisection(coefficients, budget), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(actual, paper, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            actual, by_bisection(coefficients, budget), rtol=1e-9, atol=1e-12
+        )
 
 
 def clipped(coefficients: Tensor, budget: float) -> Tensor:
@@ -79,9 +83,9 @@ def clipped(coefficients: Tensor, budget: float) -> Tensor:
 def test_no_worse_than_clipping_and_far_better_where_the_spectrum_decays():
     for coefficients, budget in spectra():
         if coefficients.any():
-            ours = variance(coefficients, probabilities(coefficients, budget))
-            theirs = variance(coefficients, clipped(coefficients, budget))
-            assert ours <= theirs * (1 + 1e-9) + 1e-12
+            actual = variance(coefficients, probabilities(coefficients, budget))
+            reference = variance(coefficients, clipped(coefficients, budget))
+            assert actual <= reference * (1 + 1e-9) + 1e-12
     steep = 0.3 ** torch.arange(20, dtype=torch.float64)
     assert 2 * variance(steep, probabilities(steep, 3.0)) < variance(steep, clipped(steep, 3.0))
 

@@ -76,9 +76,9 @@ def test_certain_entries_are_exact_and_the_others_are_alike():
     certain = probabilities(gradient, 100.0) == 1
     assert 0 < certain.sum() < 100
     assert decoded[certain].equal(gradient[certain])
-    others = decoded[~certain & (decoded != 0)]
-    assert others.abs().unique().numel() == 1
-    assert (others.sign() == gradient[~certain & (decoded != 0)].sign()).all()
+    drawn = decoded[~certain & (decoded != 0)]
+    assert drawn.abs().unique().numel() == 1
+    assert (drawn.sign() == gradient[~certain & (decoded != 0)].sign()).all()
 
 
 @pytest.mark.parametrize(("mode", "order"), [("qsgd", 2), ("terngrad", math.inf)])
@@ -88,8 +88,8 @@ def test_older_methods_are_points_of_the_curve(mode, order):
     gradient = normal(300)
     norm = float(gradient.double().norm(order))
     budget = float(gradient.double().abs().sum()) / norm
-    theirs = gradient.double().abs() / norm
-    torch.testing.assert_close(probabilities(gradient, budget), theirs)
+    expected_shares = gradient.double().abs() / norm
+    torch.testing.assert_close(probabilities(gradient, budget), expected_shares)
     codec = make_codec(f"entrywise(mode={mode})")
     assert codec.rate(gradient) == pytest.approx(1 / norm, rel=1e-6)
     assert codec.rate(gradient) == pytest.approx(
@@ -156,10 +156,13 @@ def test_cosines_have_the_variance_of_the_closed_form(entries, padded):
     gradient, codec = normal(entries), make_codec("fourier(budget=6, block=16)")
     coefficients = transform(gradient, 16)
     squares = (draws_of(codec, gradient) - gradient).square().sum(1)
-    closed, found = variance(coefficients, probabilities(coefficients, 6.0)), float(squares.mean())
+    closed, measured = (
+        variance(coefficients, probabilities(coefficients, 6.0)),
+        float(squares.mean()),
+    )
     standard_error = float(squares.std()) / DRAWS**0.5
-    assert found <= closed + 5 * standard_error
-    assert padded or found >= closed - 5 * standard_error
+    assert measured <= closed + 5 * standard_error
+    assert padded or measured >= closed - 5 * standard_error
 
 
 def test_a_smooth_gradient_takes_few_cosines():

@@ -59,9 +59,12 @@ def test_each_layer_has_the_bytes_that_it_has_alone(spec):
     payloads = codec.encode_all(gradients, draws[0])
     for name, gradient, payload, own in zip(LAYERS, gradients, payloads, draws[1], strict=True):
         alone = codec.sections(codec.encode(gradient, own))
-        for one, other in zip(codec.sections(payload), alone, strict=True):
-            assert one.equal(other), name
-    assert all(one.get_state().equal(other.get_state()) for one, other in zip(*draws, strict=True))
+        for actual, expected in zip(codec.sections(payload), alone, strict=True):
+            assert actual.equal(expected), name
+    assert all(
+        actual.get_state().equal(expected.get_state())
+        for actual, expected in zip(*draws, strict=True)
+    )
 
 
 @pytest.mark.parametrize("shape", [(40, 30), (300, 200), (650, 645)])
@@ -70,8 +73,8 @@ def test_one_that_cannot_be_carried_takes_nothing_from_those_before_it(spec, sha
     codec, bad = make_codec(spec), normal(*shape)
     bad[7, 3] = float("nan")
     payloads = codec.encode_all([normal(*shape), bad], [Generator().manual_seed(n) for n in (1, 2)])
-    found = codec.sections(next(payloads))
+    result = codec.sections(next(payloads))
     alone = codec.sections(codec.encode(normal(*shape), Generator().manual_seed(1)))
-    assert all(one.equal(other) for one, other in zip(found, alone, strict=True))
+    assert all(actual.equal(expected) for actual, expected in zip(result, alone, strict=True))
     with pytest.raises(CodecError, match="NaN or infinity"):
         next(payloads)

@@ -19,7 +19,7 @@ def layer(rank: int, m: int = 700, n: int = 300, faintest: float = 1e-3) -> Tens
 
 
 @pytest.fixture
-def found(monkeypatch):
+def decompositions(monkeypatch):
     """Counts the matrices that `decompose` took for ones of low rank."""
     answers = []
 
@@ -33,22 +33,22 @@ def found(monkeypatch):
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 32, 64, MOST_RANK])
 @pytest.mark.parametrize("transposed", [False, True])
-def test_atoms_are_singular_and_sum_to_the_matrix(rank, transposed, found):
+def test_atoms_are_singular_and_sum_to_the_matrix(rank, transposed, decompositions):
     matrix = layer(rank)
     if transposed:  # rows are then apart in memory
         matrix = matrix.T.contiguous().T
-    ours = decompose(matrix, 3, seeded(0))
-    assert found() == [True]
+    actual = decompose(matrix, 3, seeded(0))
+    assert decompositions() == [True]
     exact = torch.linalg.svdvals(matrix.double())[:rank]
-    kept = ours.coefficients[ours.coefficients > 0].flip(0)
+    positive = actual.coefficients[actual.coefficients > 0].flip(0)
     rounding = ROUNDING * float(matrix.norm())
-    torch.testing.assert_close(kept[:rank], exact, rtol=1e-6, atol=rounding)
-    vectors = ours.vectors(torch.arange(len(ours.coefficients))).double()
+    torch.testing.assert_close(positive[:rank], exact, rtol=1e-6, atol=rounding)
+    vectors = actual.vectors(torch.arange(len(actual.coefficients))).double()
     torch.testing.assert_close(vectors @ vectors.T, torch.eye(len(vectors)).double())
     wide = matrix.double()
     atoms = wide @ vectors.T
     sizes = atoms.norm(dim=0)
-    torch.testing.assert_close(sizes[-rank:], ours.coefficients[-rank:], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(sizes[-rank:], actual.coefficients[-rank:], rtol=1e-5, atol=1e-5)
     assert float((wide - atoms @ vectors).norm()) <= rounding
 
 
@@ -79,9 +79,9 @@ def test_what_is_not_of_low_rank_is_told(matrix, low):
 def test_what_the_sample_does_not_see_the_combinations_do(size):
     """Checks that the spare combinations include the entry, or that the last of them notices it."""
     matrix = planted(size)
-    found = decompose_low_rank(matrix, seeded(0))
-    if found is not None:
-        _, basis = found
+    result = decompose_low_rank(matrix, seeded(0))
+    if result is not None:
+        _, basis = result
         wide = matrix.double()
         assert float((wide - wide @ basis @ basis.T).norm()) <= ROUNDING * float(wide.norm())
 
@@ -94,17 +94,17 @@ def test_many_hidden_directions_are_noticed():
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1e30])
-def test_any_size_of_its_entries_will_do(size, found):
+def test_any_size_of_its_entries_will_do(size, decompositions):
     matrix = layer(5).double().mul(size).float()
     codec = make_codec("svd(rank=5)")
     decoded = codec.decode(codec.encode(matrix, seeded(0)), matrix.shape)
     lost = float((decoded.double() - matrix.double()).norm() / matrix.double().norm())
     assert lost < (0.2 if size < 1e-38 else 1e-5)
-    assert found() == [True] or size < 1e-38
+    assert decompositions() == [True] or size < 1e-38
 
 
 @pytest.mark.long
-def test_a_layer_of_low_rank_is_unbiased_with_the_closed_form_variance(found):
+def test_a_layer_of_low_rank_is_unbiased_with_the_closed_form_variance(decompositions):
     matrix = layer(12, m=140, n=120, faintest=0.5)  # so that each atom is drawn often
     codec, draws = make_codec("svd(rank=3)"), 1500
     total, square = torch.zeros(140, 120).double(), torch.zeros(140, 120).double()
@@ -112,10 +112,10 @@ def test_a_layer_of_low_rank_is_unbiased_with_the_closed_form_variance(found):
     codec.decode(codec.encode(matrix, seeded(0)), matrix.shape)
     with unchecked():
         for seed in range(draws):
-            one = codec.decode(codec.encode(matrix, seeded(seed)), matrix.shape).double()
-            total, square = total + one, square + one.square()
-            error += float((one - matrix).square().sum()) / draws
-    assert all(found())
+            decoded_once = codec.decode(codec.encode(matrix, seeded(seed)), matrix.shape).double()
+            total, square = total + decoded_once, square + decoded_once.square()
+            error += float((decoded_once - matrix).square().sum()) / draws
+    assert all(decompositions())
     mean = total / draws
     spread = ((square / draws - mean.square()).clamp(min=0) / draws).sqrt()
     assert ((mean - matrix).abs() <= 5.5 * spread + 1e-5).all()

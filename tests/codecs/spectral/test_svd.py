@@ -129,8 +129,8 @@ def test_an_empty_draw_is_a_zero_message_and_is_not_drawn_again():
 def test_singular_values_are_those_of_lapack(columns, ratio, monkeypatch):
     monkeypatch.setattr(spectrum, "BLOCK", 64)  # 300 rows: four blocks and a rest
     matrix = with_singular_values(300, columns, decaying(columns, ratio))
-    ours = spectrum.decompose(matrix, 3, seeded(0)).coefficients.flip(0)
-    torch.testing.assert_close(ours, lapack(matrix), rtol=0.01, atol=3e-8)
+    actual = spectrum.decompose(matrix, 3, seeded(0)).coefficients.flip(0)
+    torch.testing.assert_close(actual, lapack(matrix), rtol=0.01, atol=3e-8)
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1e-12, 1e12, 1e30])
@@ -140,8 +140,8 @@ def test_any_finite_size_keeps_its_spectrum(path, size, request):
         request.getfixturevalue(path)
     matrix = normal(30, 6) * size
     assert relative(roundtrip(make_codec("svd(rank=6)"), matrix) - matrix, matrix) < 3e-3
-    ours = spectrum.decompose(matrix, 6, seeded(0)).coefficients
-    assert float(ours.square().sum().sqrt()) == pytest.approx(float(matrix.double().norm()))
+    actual = spectrum.decompose(matrix, 6, seeded(0)).coefficients
+    assert float(actual.square().sum().sqrt()) == pytest.approx(float(matrix.double().norm()))
 
 
 @pytest.mark.parametrize("path", ["small", "large_path"])

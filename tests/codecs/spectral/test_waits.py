@@ -37,13 +37,13 @@ def test_the_probabilities_stay_on_the_device():
     assert seen.count == 0
 
 
-@pytest.mark.parametrize(("shape", "most"), [((64, 32, 3, 3), 5), ((500, 64), 5)])
-def test_a_layer_takes_few_waits(shape, most):
+@pytest.mark.parametrize(("shape", "maximum"), [((64, 32, 3, 3), 5), ((500, 64), 5)])
+def test_a_layer_takes_few_waits(shape, maximum):
     """Counts waits for trace, smallest and largest eigenvalue, the drawn atoms, and overflow."""
     gradient = torch.randn(shape, generator=Generator().manual_seed(1))
     with Waits() as seen:
         make_codec("svd(rank=3)").encode(gradient, Generator().manual_seed(2))
-    assert seen.count <= most
+    assert seen.count <= maximum
 
 
 LAYERS = [("a", (64, 32, 3, 3)), ("b", (16, 8, 3, 3)), ("c", (16, 8, 3, 3)), ("d", (500, 64))]
@@ -53,14 +53,14 @@ WIDE = [("e", (300, 130)), ("f", (200, 150)), ("g", (650, 645))]
 
 
 @pytest.mark.parametrize(
-    ("spec", "memory", "layers", "most"),
+    ("spec", "memory", "layers", "maximum"),
     [
         ("svd(rank=3)", "none", LAYERS, 1),
         ("svd(rank=3, selection=top)", "residual", LAYERS + WIDE, 1),
         ("svd(rank=3)", "none", LAYERS + WIDE, 2),
     ],
 )
-def test_all_layers_of_a_bucket_take_one_wait(monkeypatch, spec, memory, layers, most):
+def test_all_layers_of_a_bucket_take_one_wait(monkeypatch, spec, memory, layers, maximum):
     """Counts a wait for the drawn atoms and their accuracy, and another for the ranks of wide
     layers."""
     use_staging(monkeypatch)
@@ -68,7 +68,7 @@ def test_all_layers_of_a_bucket_take_one_wait(monkeypatch, spec, memory, layers,
     (bucket,) = plan(parameters, make_codec(spec), ONE)
     compressor = Compressor(make_memory(memory), Compression(), worker=1, seed=5)
     flat = torch.randn(bucket.size, generator=Generator().manual_seed(1))
-    with Device(), waits() as heard:
+    with Device(), waits() as recorded:
         payloads = compressor.encode(bucket, placed(flat), step=1)
     assert len(payloads) == len(layers)
-    assert len(heard) == most, heard
+    assert len(recorded) == maximum, recorded

@@ -67,10 +67,10 @@ def archives(tmp_path) -> Path:
 
 
 def test_archives_become_folders_once(archives):
-    said: list[str] = []
+    lines: list[str] = []
     for _ in range(2):
-        prepare(["imagenet"], archives.parent, said.append)
-    assert said == [f"ImageNet: unpacked in {archives.parent}",
+        prepare(["imagenet"], archives.parent, lines.append)
+    assert lines == [f"ImageNet: unpacked in {archives.parent}",
                     "ImageNet: already there and sound; left alone"]  # fmt: skip
     data = load_dataset("ImageNet", archives.parent, 16)
     assert (len(data.train), len(data.test), data.classes) == (4, 3, 2)
@@ -89,7 +89,7 @@ def outside(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (damaged, "cannot unpack ImageNet's archives in .*: "),
         (outside, r"name '../../n02', 'ILSVRC2012_val_0000000\d.JPEG': no class"),
@@ -99,9 +99,9 @@ def outside(root: Path) -> None:
         (lambda root: tar(root / KIT, {"x": b"y"}, "w:gz"), f"lacks {TRUTH}"),
     ],
 )
-def test_damaged_archives_leave_no_half_of_a_data_set(spoil, told, archives):
+def test_damaged_archives_leave_no_half_of_a_data_set(spoil, message, archives):
     spoil(archives)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         prepare(["ImageNet"], archives.parent, print)
     assert not (archives / "val").exists()
     assert not (archives.parent.parent / "n02").exists()

@@ -48,7 +48,7 @@ def test_crops_of_vit_are_not_mirrored(tmp_path):
     augment = PREPARATIONS["vit"].augment
     generator = torch.Generator().manual_seed(1)
     draws = torch.rand(50, augment.draws, generator=generator, dtype=torch.float64).tolist()
-    crops = torch.stack([augment.change(ramp, 16, each) for each in draws]).int()
+    crops = torch.stack([augment.change(ramp, 16, draw) for draw in draws]).int()
     assert (crops[:, :, :, -1] > crops[:, :, :, 0]).all()
 
 
@@ -64,10 +64,10 @@ def test_food_is_mirrored_blurred_and_turned():
         quarters.add((round(rows / 8), round(columns / 8)))
     assert len(quarters) == 4
     sharp, soft = (turn(photo, 48, [0.9, 0.9, blur, 0.0])[0] for blur in (0.0, 0.999))
-    steps = [one[12:36, 12:36].int().diff().abs().max() for one in (sharp, soft)]
+    steps = [crop[12:36, 12:36].int().diff().abs().max() for crop in (sharp, soft)]
     assert steps[1] < steps[0] / 2
-    little, much = (turn(photo, 48, [0.9, 0.9, 0.0, angle]) for angle in (0.0, 0.999))
-    assert not little.equal(much)
+    little, strong = (turn(photo, 48, [0.9, 0.9, 0.0, angle]) for angle in (0.0, 0.999))
+    assert not little.equal(strong)
 
 
 def test_a_task_says_how(tmp_path, write_tree):

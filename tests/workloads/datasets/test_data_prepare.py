@@ -49,7 +49,7 @@ def offline(monkeypatch):
     monkeypatch.setattr(datasets.MNIST, "mirrors", [NOWHERE, NOWHERE])
     monkeypatch.setattr(datasets.CIFAR10, "url", NOWHERE)
     monkeypatch.setattr(datasets.CIFAR100, "url", NOWHERE)
-    files = {s: [NOWHERE, *rest] for s, (_, *rest) in datasets.SVHN.split_list.items()}
+    files = {s: [NOWHERE, *remainder] for s, (_, *remainder) in datasets.SVHN.split_list.items()}
     monkeypatch.setattr(datasets.SVHN, "split_list", files)
 
 
@@ -57,12 +57,12 @@ def test_fetches_from_the_first_mirror_that_answers_and_then_leaves_it_alone(
     mirror, monkeypatch, tmp_path
 ):
     monkeypatch.setattr(datasets.MNIST, "mirrors", [NOWHERE, mirror[1]])
-    said = []
-    prepare(["mnist"], tmp_path / "data", said.append)
+    lines = []
+    prepare(["mnist"], tmp_path / "data", lines.append)
     assert len(load_dataset("MNIST", tmp_path / "data").train) == 6
     monkeypatch.setattr(datasets.MNIST, "mirrors", [NOWHERE])
-    prepare(["MNIST"], tmp_path / "data", said.append)
-    assert said == [
+    prepare(["MNIST"], tmp_path / "data", lines.append)
+    assert lines == [
         f"MNIST: downloaded to {tmp_path / 'data'} and verified",
         "MNIST: already there and sound; left alone",
     ]
@@ -74,9 +74,9 @@ def test_repairs_what_a_broken_download_left(mirror, monkeypatch, tmp_path):
     raw = tmp_path / "MNIST/raw"
     (raw / "train-images-idx3-ubyte").write_bytes(b"cut")
     (raw / "train-images-idx3-ubyte.gz").write_bytes(b"cut")
-    said = []
-    prepare(["MNIST"], tmp_path, said.append)
-    assert said == [f"MNIST: downloaded to {tmp_path} and verified"]
+    lines = []
+    prepare(["MNIST"], tmp_path, lines.append)
+    assert lines == [f"MNIST: downloaded to {tmp_path} and verified"]
 
 
 def test_a_download_that_is_not_the_data_set_is_refused(mirror, monkeypatch, tmp_path):
@@ -131,12 +131,12 @@ def test_a_folder_that_cannot_be_written_is_named(mirror, monkeypatch, tmp_path)
 def test_what_cannot_be_fetched_is_refused_once_all_else_is_there(tmp_path, write_tree, capsys):
     words = ["--dataset", "ImageNet", "Folder", "digits", "--data-dir", str(tmp_path)]
     assert main(["prepare", *words]) == ConfigError.exit_code
-    said = capsys.readouterr()
-    assert said.out == "Digits: already there and sound; left alone\n"
-    assert said.err.startswith("atomo prepare: ImageNet cannot be downloaded. ImageNet is not in")
-    assert f"image-net.org gives out to those who register, in {tmp_path}/imagenet/" in said.err
-    assert f"Folder cannot be downloaded. Folder is not in {tmp_path}" in said.err
-    assert f"put training images in {tmp_path}/train/CLASS/" in said.err
+    lines = capsys.readouterr()
+    assert lines.out == "Digits: already there and sound; left alone\n"
+    assert lines.err.startswith("atomo prepare: ImageNet cannot be downloaded. ImageNet is not in")
+    assert f"image-net.org gives out to those who register, in {tmp_path}/imagenet/" in lines.err
+    assert f"Folder cannot be downloaded. Folder is not in {tmp_path}" in lines.err
+    assert f"put training images in {tmp_path}/train/CLASS/" in lines.err
     write_tree(tmp_path)
     assert main(["prepare", "--dataset", "folder", "--data-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == "Folder: already there and sound; left alone\n"

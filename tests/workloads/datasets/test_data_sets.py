@@ -181,9 +181,9 @@ def test_an_incomplete_mnist_names_what_is_lacking(tmp_path, write_mnist):
 )
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_damaged_mnist_file_is_named(name, damage, message, zipped, tmp_path, mnist_files):
-    for other, content in mnist_files.items():
-        raw = damage(content) if other == name else content
-        path = tmp_path / (f"{other}.gz" if zipped else other)
+    for file_name, content in mnist_files.items():
+        raw = damage(content) if file_name == name else content
+        path = tmp_path / (f"{file_name}.gz" if zipped else file_name)
         path.write_bytes(gzip.compress(raw) if zipped else raw)
     with pytest.raises(DataError, match=f"{name}.*{message}"):
         load_dataset("MNIST", tmp_path)

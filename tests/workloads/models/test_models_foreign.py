@@ -25,7 +25,7 @@ def plain(num_classes: int, input_shape: tuple[int, int, int]) -> Module:
 
 
 @pytest.fixture
-def mine(monkeypatch) -> Callable[[str, object], None]:
+def own_module(monkeypatch) -> Callable[[str, object], None]:
     """Puts something into a module that is called `mine`."""
     module = ModuleType("mine")
     monkeypatch.setitem(sys.modules, "mine", module)
@@ -36,39 +36,39 @@ def test_a_network_of_torchvision_is_torchvisions():
     from torchvision import models
 
     torch.manual_seed(1)
-    ours = build_model("torchvision:ShuffleNet-V2-x0-5", SMALL, 7)
+    actual = build_model("torchvision:ShuffleNet-V2-x0-5", SMALL, 7)
     torch.manual_seed(1)
-    theirs = models.shufflenet_v2_x0_5(weights=None, num_classes=7)
-    assert ours.training
-    for name, tensor in theirs.state_dict().items():
-        assert torch.equal(ours.state_dict()[name], tensor), name
+    reference = models.shufflenet_v2_x0_5(weights=None, num_classes=7)
+    assert actual.training
+    for name, tensor in reference.state_dict().items():
+        assert torch.equal(actual.state_dict()[name], tensor), name
 
 
 def test_a_network_of_timm_is_asked_for_without_weights(monkeypatch):
-    asked: list[tuple[object, ...]] = []
+    requests: list[tuple[object, ...]] = []
 
     def create(name: str, pretrained: bool, num_classes: int, in_chans: int) -> Module:
-        asked.append((name, pretrained, num_classes, in_chans))
+        requests.append((name, pretrained, num_classes, in_chans))
         return plain(num_classes, (in_chans, 32, 32))
 
     timm = ModuleType("timm")
     timm.list_models, timm.create_model = lambda: ["vit_tiny", "mixer_b16"], create
     monkeypatch.setitem(sys.modules, "timm", timm)
     build_model("timm:vit_tiny", (1, 32, 32), 5)
-    assert asked == [("vit_tiny", False, 5, 1)]
+    assert requests == [("vit_tiny", False, 5, 1)]
     with pytest.raises(ConfigError, match=r"unknown network 'timm:hf-hub:a/b'"):
         network_named("timm:hf-hub:a/b")  # which would be fetched
 
 
 @pytest.mark.slow
-def test_a_network_of_ones_own_trains_and_is_scored(mine, tmp_path):
-    mine("net", plain)
+def test_a_network_of_ones_own_trains_and_is_scored(own_module, tmp_path):
+    own_module("net", plain)
     values = trained(tmp_path, network="mine:net", code="sgd", max_steps=30, batch_size=32)
     assert values["top1"] > 0.8
 
 
-def test_a_checkpoint_alone_has_no_module_imported(mine, tmp_path):
-    mine("net", plain)
+def test_a_checkpoint_alone_has_no_module_imported(own_module, tmp_path):
+    own_module("net", plain)
     with pytest.raises(ConfigError, match="if you trust it, give --network mine:net"):
         trained(tmp_path, network="mine:net", code="sgd", max_steps=2, trusted=False)
     assert (
@@ -79,7 +79,7 @@ def test_a_checkpoint_alone_has_no_module_imported(mine, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("torchvision:resnet19", "unknown network 'torchvision:resnet19'; did you mean 'resnet1"),
         ("torchvision:maskrcnn_resnet50_fpn", "list_models() lists all 80 that there are"),
@@ -89,17 +89,17 @@ def test_a_checkpoint_alone_has_no_module_imported(mine, tmp_path):
         (":net", "cannot import ''"),
     ],
 )
-def test_what_there_is_not(mine, name, told):
+def test_what_there_is_not(own_module, name, message):
     for own in ("net", "other", "wrong"):
-        mine(own, plain)
-    mine("words", "words")
+        own_module(own, plain)
+    own_module("words", "words")
     with pytest.raises(ConfigError) as caught:
         network_named(name)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("build", "told"),
+    ("build", "message"),
     [
         (lambda num_classes: Linear(9, num_classes), "does not take images of (3, 32, 32): "),
         (lambda: plain(6, SMALL), "makes (1, 6) of one image of (3, 32, 32); it must be scores of"),
@@ -107,11 +107,11 @@ def test_what_there_is_not(mine, name, told):
         (lambda width: None, "cannot be built for 5 classes: "),
     ],
 )
-def test_what_does_not_fit(mine, build, told):
-    mine("net", build)
+def test_what_does_not_fit(own_module, build, message):
+    own_module("net", build)
     with pytest.raises(ConfigError) as caught:
         build_model("mine:net", SMALL, 5)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_looking_at_a_network_draws_nothing():

@@ -74,20 +74,20 @@ def test_timm_reads_the_same_of_a_published_file(tmp_path):
     reason = "timm is not installed: pip install '.[timm]'"
     module = pytest.importorskip("timm.models.vision_transformer", reason=reason)
     path = google.save(tmp_path / "v.npz", VIT_ARRAYS)
-    theirs = module.VisionTransformer(12, PATCH, 3, 5, "token", 8, LAYERS, HEADS, 2.0).eval()
-    theirs.load_pretrained(str(path))
-    ours = small_vit()
-    load_weights(ours, path)
-    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    reference = module.VisionTransformer(12, PATCH, 3, 5, "token", 8, LAYERS, HEADS, 2.0).eval()
+    reference.load_pretrained(str(path))
+    actual = small_vit()
+    load_weights(actual, path)
+    assert actual.state_dict().keys() == reference.state_dict().keys()
     assert all(
-        tensor.equal(theirs.state_dict()[name]) for name, tensor in ours.state_dict().items()
+        tensor.equal(reference.state_dict()[name]) for name, tensor in actual.state_dict().items()
     )
-    torch.testing.assert_close(ours(images()), theirs(images()))
+    torch.testing.assert_close(actual(images()), reference(images()))
     for zoo in ("vit_base_patch16_224", "mixer_b16_224"):
         kind = "ViT-B_16" if zoo.startswith("vit") else "Mixer-B_16"
         with torch.device("meta"):
             pair = build_model(kind, (3, 224, 224), 9), build_model(f"timm:{zoo}", (3, 224, 224), 9)
-        shapes = [{name: t.shape for name, t in one.state_dict().items()} for one in pair]
+        shapes = [{name: t.shape for name, t in network.state_dict().items()} for network in pair]
         assert shapes[0] == shapes[1]
 
 
@@ -107,9 +107,9 @@ def test_positions_are_resized_as_the_published_code_does(side):
     positions = torch.randn(1, 1 + 9, 4, generator=torch.Generator().manual_seed(1))
     grid = positions[0, 1:].view(3, 3, 4).numpy()
     expected = zoom(grid, (side / 3, side / 3, 1), order=1).reshape(1, side * side, 4)
-    ours = resize_positions(positions, 1 + side * side)
-    assert ours[:, 0].equal(positions[:, 0])
-    torch.testing.assert_close(ours[:, 1:], torch.from_numpy(expected))
+    actual = resize_positions(positions, 1 + side * side)
+    assert actual[:, 0].equal(positions[:, 0])
+    torch.testing.assert_close(actual[:, 1:], torch.from_numpy(expected))
 
 
 def test_larger_images_get_resized_positions(tmp_path):
@@ -123,14 +123,14 @@ def test_larger_images_get_resized_positions(tmp_path):
 
 def test_a_state_dict_of_any_network_is_read(tmp_path):
     torch.manual_seed(1)
-    first, other = build_model("ResNet20", IMAGE, 4), build_model("ResNet20", IMAGE, 6)
-    kept = {n: t.half() for n, t in first.state_dict().items() if "num_batches" not in n}
-    save_file(kept, tmp_path / "r.safetensors")
-    before = other.fc.weight.clone()
-    load_weights(other, tmp_path / "r.safetensors")
-    body = {n: t for n, t in other.state_dict().items() if n in kept and not n.startswith("fc.")}
-    assert all(tensor.equal(kept[name].float()) for name, tensor in body.items())
-    assert other.fc.weight.equal(before)
+    first, wider = build_model("ResNet20", IMAGE, 4), build_model("ResNet20", IMAGE, 6)
+    halves = {n: t.half() for n, t in first.state_dict().items() if "num_batches" not in n}
+    save_file(halves, tmp_path / "r.safetensors")
+    before = wider.fc.weight.clone()
+    load_weights(wider, tmp_path / "r.safetensors")
+    body = {n: t for n, t in wider.state_dict().items() if n in halves and not n.startswith("fc.")}
+    assert all(tensor.equal(halves[name].float()) for name, tensor in body.items())
+    assert wider.fc.weight.equal(before)
 
 
 OUT = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/out/kernel"
@@ -138,7 +138,7 @@ KEY = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/key/bias"
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({OUT: torch.zeros(2, 3, 8)}, r"attn.proj.weight is \(8, 6\) in the file and \(8, 8\)"),
         ({OUT: None}, r"it has no blocks.1.attn.proj.weight, of \(8, 8\)"),
@@ -152,12 +152,12 @@ KEY = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/key/bias"
         ({"wte": torch.zeros(3)}, r"the network has no wte \(1 such tensors\)"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_named_with_its_shapes(change, told, tmp_path):
+def test_what_does_not_fit_is_named_with_its_shapes(change, message, tmp_path):
     arrays = {key: value for key, value in (VIT_ARRAYS | change).items() if value is not None}
     path = google.save(tmp_path / "v.npz", arrays)
     network = small_vit()
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    with pytest.raises(ConfigError, match=rf"--weights {path}.*{told}"):
+    with pytest.raises(ConfigError, match=rf"--weights {path}.*{message}"):
         load_weights(network, path)
     assert all(tensor.equal(before[name]) for name, tensor in network.state_dict().items())
 
@@ -189,7 +189,7 @@ def write_scalar(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("write", "told"),
+    ("write", "message"),
     [
         (write_objects, "is no .npz file of numbers: Object arrays cannot be loaded"),
         (write_half, "is no .npz file of numbers"),
@@ -201,10 +201,10 @@ def write_scalar(path: Path) -> None:
         (lambda path: None, "No such file or directory"),
     ],
 )
-def test_a_damaged_file_is_named(write, told, tmp_path):
+def test_a_damaged_file_is_named(write, message, tmp_path):
     path = tmp_path / "v.npz"
     write(path)
-    with pytest.raises(DataError, match=f"--weights {path}.*{told}"):
+    with pytest.raises(DataError, match=f"--weights {path}.*{message}"):
         load_weights(small_vit(), path)
 
 
@@ -253,10 +253,10 @@ def test_a_vision_transformer_is_fine_tuned_in_a_few_steps_from_a_published_file
         draw(tmp_path / name, 3)
     arrays = BENCHMARK["as_published"](pretrained(size, side), 2)
     weights = google.save(tmp_path / "w.npz", arrays)
-    given = {"network": "mine:net", "dataset": "Folder", "code": "sgd", "max_steps": 4,
+    settings = {"network": "mine:net", "dataset": "Folder", "code": "sgd", "max_steps": 4,
              "batch_size": 16, "optimizer": "adam", "lr": 1e-3}  # fmt: skip
-    assert trained(tmp_path / "tuned", weights=str(weights), **given)["top1"] > 0.9
-    assert trained(tmp_path / "plain", **given)["top1"] < 0.7  # these steps are too few
+    assert trained(tmp_path / "tuned", weights=str(weights), **settings)["top1"] > 0.9
+    assert trained(tmp_path / "plain", **settings)["top1"] < 0.7  # these steps are too few
 
 
 def pretrained(size: VitSize, shape: tuple[int, int, int]) -> Module:

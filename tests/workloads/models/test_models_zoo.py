@@ -153,8 +153,8 @@ def test_shares_no_parameter(name):
 def test_the_global_seed_decides_the_weights(name):
     first, same = (seeded(name, 5).state_dict() for _ in range(2))
     assert all(first[key].equal(same[key]) for key in first)
-    other = dict(seeded(name, 6).named_parameters())
-    assert not any(first[key].equal(p) for key, p in other.items() if p.dim() > 1)
+    second = dict(seeded(name, 6).named_parameters())
+    assert not any(first[key].equal(p) for key, p in second.items() if p.dim() > 1)
 
 
 @light_model
@@ -177,11 +177,11 @@ def test_batch_normalisation_starts_as_the_identity(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("typed", "spelling"),
     [("resnet18", "ResNet18"), ("RESNET-18", "ResNet18"), ("vgg11bn", "VGG11_BN"), ("fc", "FC")],
 )
-def test_a_name_is_read_in_any_spelling(typed, meant):
-    meant_network = MODELS[meant](CIFAR, 10)
+def test_a_name_is_read_in_any_spelling(typed, spelling):
+    meant_network = MODELS[spelling](CIFAR, 10)
     assert build_model(typed, CIFAR, 10).state_dict().keys() == meant_network.state_dict().keys()
 
 

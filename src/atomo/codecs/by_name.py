@@ -1,4 +1,4 @@
-"""Codecs of single parameters, by name, where one codec for all of them is not the best.
+"""Codecs of single parameters, by name, where one codec for all parameters is not the best.
 
 `bf16: conv1.weight fc*; svd(rank=3): conv2.weight` names codecs and the parameters that each
 encodes; `*` matches any letters. The first rule that matches a parameter applies; all other
@@ -97,7 +97,7 @@ def parse_by_name(text: str) -> ByName:
     'bf16: conv1.weight fc*; sgd: head.*'
 
     Raises:
-        ConfigError: it cannot be read, or a codec is unknown.
+        ConfigError: the text cannot be read, or a codec is unknown.
     """
     return ByName(tuple(parse_rule(entry) for entry in text.split(";") if entry.strip()))
 

@@ -18,7 +18,7 @@ def flat(gradient: Float[torch.Tensor, "..."], codec: str) -> Float[torch.Tensor
     """Returns the entries of a gradient as one contiguous vector; a view where that is possible.
 
     Raises:
-        CodecError: it has none.
+        CodecError: the gradient has no entries.
     """
     if not gradient.numel():
         raise CodecError(f"{codec}: cannot encode an empty gradient, shape {tuple(gradient.shape)}")

@@ -66,8 +66,8 @@ def codec_named(name: str, codecs: Mapping[str, type[Codec[Any]]]) -> type[Codec
     """Returns the codec class with this name.
 
     Raises:
-        ConfigError: no codec has this name. For a method of several rounds the message says which
-            functions accept it.
+        ConfigError: no codec has this name. For a method of several rounds the message names the
+            functions that accept it.
     """
     spelling = resolve("codec", name, [*codecs, *IN_ROUNDS])
     if spelling in IN_ROUNDS:

@@ -26,7 +26,7 @@ def bits_per_second(text: str, name: str) -> float:
         name: of the option, for the message.
 
     Raises:
-        ConfigError: it is none, or 0.
+        ConfigError: the text is no bandwidth, or 0.
     """
     bandwidth = quantity(text, name, SPEEDS)
     if bandwidth <= 0:
@@ -45,7 +45,7 @@ def seconds(text: str, name: str) -> float:
         name: of the option, for the message.
 
     Raises:
-        ConfigError: it is none, or below 0.
+        ConfigError: the text is no time, or below 0.
     """
     duration = quantity(text, name, TIMES)
     if duration < 0:
@@ -67,7 +67,7 @@ def quantity(text: str, name: str, units: Mapping[str, float]) -> float:
 
 
 def speed_text(bits: float) -> str:
-    """Returns a bandwidth for people; `any` is above all of them.
+    """Returns a bandwidth for people; `any` is above all bandwidths.
 
     >>> speed_text(2.5e9), speed_text(3e5), speed_text(float("inf")), speed_text(0.0)
     ('2.5 Gbit/s', '0.3 Mbit/s', 'any', 'never')

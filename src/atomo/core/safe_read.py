@@ -47,7 +47,7 @@ def open_plain(path: Path, *, linked: bool = False) -> Iterator[BinaryIO]:
     """Opens the file at `path` to read it; `linked`: also through a link.
 
     Raises:
-        OSError: it cannot be opened, or is no file.
+        OSError: the file cannot be opened, or is no file.
     """
     descriptor = plain(path, os.O_RDONLY, linked=linked)
     try:
@@ -61,7 +61,7 @@ def read_whole(path: Path, limit: int = MAX_JSON_BYTES, *, linked: bool = False)
     """Reads all of a file of at most `limit` bytes.
 
     Raises:
-        OSError: it cannot be read, is no file, or is larger.
+        OSError: the file cannot be read, is no file, or is larger.
     """
     with open_plain(path, linked=linked) as file:
         size = os.fstat(file.fileno()).st_size
@@ -75,7 +75,7 @@ def read_start(path: Path, limit: int) -> bytes:
     """Reads the first bytes of a file, at most `limit`.
 
     Raises:
-        OSError: it cannot be read, or is no file.
+        OSError: the file cannot be read, or is no file.
     """
     with open_plain(path) as file:
         return file.read(limit)
@@ -87,9 +87,9 @@ def read_text(path: Path, limit: int = MOST_TEXT) -> str:
     In a shell, `--config <(command)` names a pipe.
 
     Raises:
-        OSError: it cannot be read, is no file, has more than `limit` bytes, or no process writes to
-            the pipe.
-        UnicodeDecodeError: it is not UTF-8.
+        OSError: the file cannot be read, is no file, has more than `limit` bytes, or no process
+            writes to the pipe.
+        UnicodeDecodeError: the file is not UTF-8.
     """
     return (
         read_pipe(path, limit) if is_pipe(path) else read_whole(path, limit, linked=True)
@@ -109,7 +109,7 @@ def read_pipe(path: Path, limit: int) -> bytes:
     """Reads a pipe to its end, once in a process: then nothing is left in it.
 
     Raises:
-        OSError: it has more than `limit` bytes, or nothing came for `PIPE_S`.
+        OSError: the pipe has more than `limit` bytes, or nothing came for `PIPE_S`.
     """
     descriptor, data = os.open(path, os.O_RDONLY | PLAIN), bytearray()
     ready = select.poll()
@@ -132,10 +132,11 @@ def open_own(path: Path, flags: int) -> int:
 
     Args:
         path: the file.
-        flags: of `os.open`, such as O_CREAT and O_APPEND.
+        flags: of `os.open`, for example O_CREAT and O_APPEND.
 
     Raises:
-        OSError: it cannot be opened, is no file, or has another name too: a hard link leads to it.
+        OSError: the file cannot be opened, is no file, or has another name too: a hard link leads
+            to it.
     """
     descriptor = plain(path, os.O_RDWR | flags)
     try:
@@ -151,7 +152,7 @@ def create_plain(path: Path) -> Iterator[BinaryIO]:
     """Makes a new file at `path` to write it, in place of one that was there.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be made.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(FileNotFoundError):
@@ -174,7 +175,7 @@ def make_folder(path: Path) -> Path:
     """Makes a folder within a run folder, unless it is there, and returns it.
 
     Raises:
-        OSError: it cannot be made, or something else is there, such as a link to a folder.
+        OSError: the file cannot be made, or something else is there, such as a link to a folder.
     """
     with suppress(FileExistsError):
         path.mkdir()
@@ -193,7 +194,7 @@ def plain(path: Path, flags: int, *, linked: bool = False) -> int:
     """Opens a plain file and returns its descriptor.
 
     Raises:
-        OSError: it cannot be opened, or is no file.
+        OSError: the file cannot be opened, or is no file.
     """
     try:
         descriptor = os.open(path, flags | PLAIN | (0 if linked else os.O_NOFOLLOW), 0o666)

@@ -107,7 +107,7 @@ class Instruction(Lazy):
         """Builds an instruction.
 
         Args:
-            name: in the code that is made.
+            name: in the generated code.
             argument: its type, as numba calls it.
             result: the same of the result.
             build: from LLVM's types, a builder and the argument to the result.

@@ -49,7 +49,8 @@ def make_task(spec: str) -> Task:
     `labels(hidden=4096)`.
 
     Raises:
-        ConfigError: it cannot be read, names no task, or gives settings that this does not take.
+        ConfigError: the specification cannot be read, names no task, or has settings that the task
+            does not accept.
     """
     name, settings = read_call(spec)
     kind = TASKS[resolve("task", name, TASKS)]
@@ -103,7 +104,7 @@ def task_of(dataset: str) -> Task:
     >>> task_of("cifar-10").id
     'images'
     """
-    kinds = TASKS.values() if dataset else ()  # none of them is imported but for a reason
+    kinds = TASKS.values() if dataset else ()  # imports no task without need
     matching = (kind for kind in kinds if find_spelling(dataset, kind.datasets()))
     return next(matching, next(iter(TASKS.values())))()
 

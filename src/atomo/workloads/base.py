@@ -114,7 +114,8 @@ class Samples(ABC):
 
         Args:
             indices: at least one, each in [0, len(self)), in any order; repeats are allowed.
-            seed: of augmentation, a pure function of it and of each index; None: as they are.
+            seed: augments each sample, as a pure function of the seed and the index; None: no
+                augmentation.
 
         Raises:
             DataError: a sample cannot be read.
@@ -156,7 +157,7 @@ class Objective(ABC):
 
 
 class Scorer(ABC):
-    """Adds up how good a checkpoint is; made anew for each. Abstract; subclasses are final."""
+    """Accumulator of a checkpoint's metrics, new for each. Abstract; subclasses are final."""
 
     @abstractmethod
     def add(self, outputs: Any, targets: torch.Tensor) -> None:
@@ -231,7 +232,7 @@ class Task(ABC):
             image_size: pixels a side, where samples are images of any size.
 
         Raises:
-            ConfigError: there is no such data set, or it does not come in this image size.
+            ConfigError: there is no such data set, or it has no images of this size.
             DataError: the data set is missing or damaged.
         """
 

@@ -18,7 +18,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """Yields the lines of a file in UTF-8, without their ends.
 
     Raises:
-        DataError: it cannot be read, or a line is not UTF-8, or longer than `LONGEST`.
+        DataError: the file cannot be read, or a line is not UTF-8, or longer than `LONGEST`.
     """
     try:
         with open_plain(path, linked=True) as file:

@@ -1,1 +1,1 @@
-"""Every entry travels, as it is or in 16 bits."""
+"""Codecs that send every entry, in 32 or 16 bits."""

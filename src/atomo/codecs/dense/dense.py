@@ -1,4 +1,4 @@
-"""`sgd`: every entry as it is, the baseline that every other codec is measured against.
+"""`sgd`: every entry in float32, the baseline of all other codecs.
 
 Law: lossless, and so unbiased, a contraction and summable. Bits: 32 an entry.
 """

@@ -55,7 +55,7 @@ class QSGD(Codec[Levels]):
     bits: int = 4
     """s = 2^bits - 1 levels above zero; the sign is apart. Lower => more compression."""
     bucket_size: int = 512
-    """Entries that share a norm; 0: all of them. Higher => smaller and noisier."""
+    """Entries that share a norm; 0: all entries. Higher => smaller and noisier."""
     norm: str = "l2"
     """The norm of a bucket: "l2", or "max", with less noise and more bytes."""
     levels: int = 0

@@ -1,4 +1,4 @@
-"""Payload of sign codecs: a bit for each entry, and a scale for all of them."""
+"""Payload of sign codecs: a bit for each entry, and a scale for all entries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scale_of(payload: Signs, codec: str) -> float:
     """Returns the scale of an untrusted payload.
 
     Raises:
-        CodecError: it has none, or several.
+        CodecError: the payload has no scale, or several.
     """
     if len(payload.scale) != 1:
         raise CodecError(f"{codec}: {len(payload.scale)} scales; 1 is expected")

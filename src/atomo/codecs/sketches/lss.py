@@ -63,7 +63,7 @@ class LSS(Codec[Means]):
     clusters: int = 8
     """Clusters for each sign, with a cluster of outliers. Higher => less error, more bytes."""
     buckets: int = 4096
-    """Over all clusters. Higher => less error, more bytes."""
+    """Buckets over all clusters. Higher => less error, more bytes."""
     share: str = "centre"
     """The weight by which clusters share the buckets: the "entropy" of a cluster, or this times its
     "centre", or this times its "density" as well."""

@@ -34,7 +34,7 @@ class Clusters:
     """A trained model: 8 clusters of negative and 8 of positive entries, by value."""
 
     thresholds: Float[torch.Tensor, " 15"]
-    """Between them; infinite around clusters that are not used."""
+    """The limits between clusters; infinite around unused clusters."""
     entropies: Float[torch.Tensor, " 16"]
     """The entropy of a histogram of each cluster, bits."""
     centres: Float[torch.Tensor, " 16"]

@@ -1,7 +1,7 @@
 """SketchML: values to quantile buckets, bucket numbers to a MinMaxSketch, keys to gaps.
 
 The quantiles of either sign make 256 buckets, each decoded to the mean of its entries. Buckets lie
-in 8 groups of 32. The group of an entry travels as it is, and its number in the group through two
+in 8 groups of 32. The payload has the group of each entry, and its number in the group through two
 rows of hashed cells: a cell keeps the least number of all entries that share it, and an entry reads
 the larger of its two cells. Keys are the Rice-coded places of the entries that are not zero.
 

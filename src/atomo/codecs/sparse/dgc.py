@@ -35,7 +35,7 @@ WARM_UP: Final[tuple[float, ...]] = (0.25, 0.063, 0.015, 0.004, 0.001)
 """The published ratios of the first epochs."""
 SAMPLED: Final = 0.01  # of the entries
 # The adaptation, in the figures of the authors' code. Entries found over entries aimed at:
-TOO_MANY: Final = 1.3  # above it the largest of them are taken
+TOO_MANY: Final = 1.3  # above it the largest entries are selected
 TOO_FEW: Final = 0.8  # below it the threshold is lowered,
 LOWERED_BY: Final = 0.8  # to so much of itself,
 LOWERINGS: Final = 10  # but no more often

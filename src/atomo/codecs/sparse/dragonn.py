@@ -1,4 +1,4 @@
-"""DRAGONN: large entries hashed into a small table, which keeps most of them.
+"""DRAGONN: large entries hashed into a small table, which keeps most entries.
 
 Entries above a threshold, determined from a sample, go into a table of 4 k slots by a hash of their
 index. Of all entries in a slot one survives: of k entries 4 k (1 - (1 - 1 / 4k)^k), or 88.5 %.

@@ -33,7 +33,7 @@ __all__ = ["Threshold"]
 @final
 @dataclass(frozen=True)
 class Threshold(Selector):
-    """Sends as many entries as are large enough: all of them, or none.
+    """Sends all entries that are large enough: their number is not bounded.
 
     The residual is below the threshold everywhere, so that it cannot grow; a gradient below it
     sends nothing at all.

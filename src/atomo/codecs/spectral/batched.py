@@ -4,7 +4,7 @@ For a single matrix the host waits for numbers on the device: the flag that a de
 accurate, and the drawn atoms. Here the device decomposes and draws for all matrices, with narrow
 matrices of equal width in one batch, before the host reads all flags in one copy. The ranks of wide
 matrices are read before that, also in one copy. Matrices with an inaccurate decomposition are
-decomposed once more, as another batch.
+decomposed again, as another batch.
 
 Law: each matrix draws the atoms that it would draw alone. On the CPU, where LAPACK decomposes one
 matrix after another, every bit is equal.

@@ -1,4 +1,4 @@
-"""Entry-wise ATOMO: the coordinates are the atoms, and chance decides which of them travel.
+"""Entry-wise ATOMO: the coordinates are the atoms, and a random draw decides which atoms are sent.
 
 With a budget of s entries, entry c is sent with probability min(1, |c| t), t such that these add up
 to s. That is the sampling of least variance for the budget, and older methods are points on its

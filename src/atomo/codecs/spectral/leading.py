@@ -38,7 +38,7 @@ def leading(matrix: Float[torch.Tensor, "m n"], atoms: int, generator: torch.Gen
 
     Args:
         matrix: float32, at least as many rows as columns.
-        atoms: how many are wanted.
+        atoms: the number of atoms.
         generator: used only where the matrix has many columns.
 
     Raises:

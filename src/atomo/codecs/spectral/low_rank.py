@@ -24,7 +24,7 @@ __all__ = ["decompose_low_rank", "is_low", "sampled_rank", "spanned"]
 
 MOST_RANK = 128
 SPARE = 16  # combinations beyond the rank: fewer => a rougher basis
-WITNESSES = 8  # of them: each overlooks one large remainder in ten
+WITNESSES = 8  # combinations: each overlooks one large remainder in ten
 SIZE = MOST_RANK + WITNESSES  # rows and columns of the sample
 ROUNDING = 8 * 2.0**-23  # of a gradient computed in float32
 SPANNED = 4 * ROUNDING  # below it products in float32 are rounding errors

@@ -6,7 +6,7 @@ The weight of a convolution, (a, b, kh, kw) with k = kh * kw > 1, has two natura
            so its spectrum is cheap;
 * filters: (a, b * k), one row for each output channel.
 
-A matrix is read as it is, and so is a convolution with k = 1. Any other number of dimensions goes
+A matrix keeps its shape, and so does a convolution with k = 1. Any other number of dimensions goes
 like a convolution, k being the product of all sizes after the second.
 
 A vector, such as a flattened gradient, is folded: its entries fill the rows of a matrix that is as

@@ -242,7 +242,7 @@ class SVD(Codec[AtomFactors | CodedFactors]):
         """Returns the factors of a payload on the device of `out`, and their scale.
 
         Raises:
-            CodecError: they do not fit `out`.
+            CodecError: the factors do not fit `out`.
         """
         if isinstance(payload, CodedFactors):
             atoms, scale = self.uncoded(payload, out), scale * float(payload.scale)

@@ -50,12 +50,22 @@ def dispatch(
     if name not in commands:
         sys.stderr.write(f"{program}: unknown command {name!r}; {nearest(name, commands)}\n")
         return 2
+    return run_command(f"{program} {name}", lambda: act(name, options))
+
+
+def run_command(label: str, act: Callable[[], int]) -> int:
+    """Runs a command and returns its exit code; an expected error becomes a line on stderr.
+
+    Args:
+        label: the program and the command, for messages.
+        act: the command.
+    """
     try:
-        code = act(name, options)
+        code = act()
         sys.stdout.flush()  # here, where an error is handled, and not at exit
         return code
     except AtomoError as error:
-        sys.stderr.write(f"{program} {name}: {visible(str(error))}\n")
+        sys.stderr.write(f"{label}: {visible(str(error))}\n")
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -64,12 +74,12 @@ def dispatch(
         return INTERRUPTED
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not has_working_folder():
-            sys.stderr.write(f"{program} {name}: the working folder is gone; change to another\n")
+            sys.stderr.write(f"{label}: the working folder is gone; change to another\n")
             return ConfigError.exit_code
         if error.errno not in NO_ROOM or error.filename is not None:
             raise
         silence_output()  # errors of a run's own files have another type
-        sys.stderr.write(f"{program} {name}: cannot write the output: {error.strerror}\n")
+        sys.stderr.write(f"{label}: cannot write the output: {error.strerror}\n")
         return AtomoError.exit_code
 
 

@@ -3,7 +3,7 @@
 Up to 16 clusters, of which a byte holds two: entries are split into tiles of two rows of 512 (a
 last tile has shorter rows), and byte j of a tile holds the clusters of entry j of the first row, in
 its low bits, and of the second. Each cluster has buckets of its own, and a hash of the
-index, below 2^32 with the low word of the seed as its key, says which.
+index, below 2^32 with the low word of the seed as its key, gives the bucket.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def mean_of_buckets(
     Args:
         values: contiguous.
         packed: their clusters, from `assign`.
-        sizes: how many buckets each cluster has, at least 1.
+        sizes: the number of buckets of each cluster, at least 1.
         seed: of the hash.
     """
     parts = to_device(packed, values.device), to_device(sizes, values.device)

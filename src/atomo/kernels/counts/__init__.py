@@ -1,1 +1,1 @@
-"""The largest of some bytes, and how many of each run of them are a certain one."""
+"""The largest of some bytes, and the number of bytes equal to a code in each run."""

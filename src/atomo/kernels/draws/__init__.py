@@ -6,7 +6,7 @@ Index i claims slot (w * slots) >> 32 of a hash table, where w is the upper half
 Drawn indices are the images of 0, 1, 2, ... under a permutation of the numbers below the power of
 two that holds all entries, walked until it is back among them. Of its words, which are
 `mix(seed + i * GOLDEN) >> 2`, the first ROUNDS are keys, the next ROUNDS, made odd, factors: each
-round is x -> (x ^ key) * factor, then x ^= x >> half the bits. The last word is a key once more.
+round is x -> (x ^ key) * factor, then x ^= x >> half the bits. The last word is another key.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Words 0 to 4 are the number of symbols coded, the form, and the sizes in words of the first three
 of four streams; then 32 words of code lengths, four bits each, and the streams. The plain form has
-the symbols themselves behind the first five words. Five trits to a byte, nearly all of them 0, are
+the symbols themselves after the first five words. Five trits to a byte, nearly all trits 0, are
 coded as gaps between those that are not (`kernels/gaps`).
 
 The streams mark no start of a code but the first: `kernels/prefix` reads them in

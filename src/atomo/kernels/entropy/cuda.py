@@ -74,7 +74,7 @@ def tally(symbols: Tensor, size: Tensor) -> Tensor:
 
     Args:
         symbols: at least one.
-        size: how many of them there are.
+        size: the number of symbols.
     """
     counts = size.new_zeros(STREAMS + 1, layout.SYMBOLS)
     grid = min(-(-len(symbols) // (STREAMS * BLOCK)), PROGRAMS), STREAMS

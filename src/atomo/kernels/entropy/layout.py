@@ -39,7 +39,7 @@ HEADER: Final = 5  # words
 TABLE: Final = 32  # words
 OVERHEAD: Final = HEADER + TABLE  # words above a quarter of the number of symbols, at most
 SHORTEST: Final = 4 * TABLE  # symbols: below it the table alone is larger
-SAMPLED: Final = 2**17  # symbols from which on an eighth of them stands for all
+SAMPLED: Final = 2**17  # from so many symbols on an eighth is counted as a sample
 EACH: Final = 8
 BLOCK: Final = 2**12  # symbols that are counted, of EACH times as many
 WORTH: Final = 0.99  # of the plain size: a code that is longer costs more time than it saves
@@ -73,9 +73,9 @@ def lengths_for(
     """Returns the code lengths for tokens with these counts; None where the plain form is better.
 
     Args:
-        counts: how often each occurs, or about so.
-        tokens: how many there are.
-        symbols: how many the message has.
+        counts: the number of each symbol, exact or estimated.
+        tokens: the number of tokens.
+        symbols: the number of symbols of the message.
     """
     lengths: Int64[np.ndarray, " 256"] = codes.code_lengths(counts)
     bits = float((lengths * counts).sum() / counts.sum()) * tokens

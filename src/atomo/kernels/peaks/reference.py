@@ -21,7 +21,7 @@ def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:
 
 
 def largest(sources: Sequence[Tensor]) -> list[int]:
-    # A few launches for all of them together, where those of each would be thousands a step.
+    # A few launches for all tensors together, in place of thousands a step.
     norms = torch._foreach_norm([*sources], math.inf)
     peaks = torch.stack([norm.float() for norm in norms]).view(torch.int32)
     bits: list[int] = (peaks & MAGNITUDE).tolist()

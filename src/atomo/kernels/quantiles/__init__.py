@@ -6,7 +6,7 @@ of the group's 32 buckets. Groups travel as they are, two to a byte as in `kerne
 number in the group goes through a sketch: each row keeps the least number of all entries that
 share a cell, and an entry is read as the largest of its cells, which is never above its own.
 
-The entries of each 8192 have cells of their own, so that all of them lie in the cache: for each
+The entries of each 8192 have cells of their own, so that all cells fit in the cache: for each
 group that occurs, in turn, two rows of ceil(count * share) cells.
 
 Jiang et al., "SketchML", SIGMOD 2018, for the sketch.
@@ -39,7 +39,7 @@ WITHIN: Final = loops.WITHIN
 MOST_SHARE: Final = loops.MOST_SHARE
 SKETCH_BUCKETS: Final = loops.GROUPS * WITHIN
 HALVES: Final = 1 << 16
-SAMPLED: Final = 2**19  # entries from which on an eighth of them stands for all
+SAMPLED: Final = 2**19  # from so many entries on an eighth is counted as a sample
 BLOCK: Final = 2**12
 
 

@@ -24,7 +24,7 @@ def kth(bits: Tensor, size: Tensor, k: int) -> Tensor:
 
     Args:
         bits: of float32 entries, as int32; their signs do not count.
-        size: how many of them there are, k or more: an int64 on the device.
+        size: the number of entries, k or more; an int64 on the device.
         k: at least 1.
     """
     counts = bits.new_zeros(len(DIGITS), VALUES, dtype=torch.int64)

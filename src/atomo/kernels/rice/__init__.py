@@ -63,7 +63,7 @@ def decode(
     Args:
         data: bytes from anywhere.
         count: the expected number of indices.
-        entries: which all of them are below.
+        entries: a bound that all indices are below.
 
     Raises:
         NotIndices: `data` does not hold exactly `count` increasing indices below `entries`.

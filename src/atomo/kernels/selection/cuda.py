@@ -134,7 +134,7 @@ def move(values, words, starts, room, indices, chosen, CLEAR: tl.constexpr, BLOC
 def largest(values: Tensor, added: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     n, device = len(values), values.device
     sample, rank = sampled.positions(n, device), sampled.rank_of(k, n)
-    if rank > len(sample):  # nearly all of them
+    if rank > len(sample):  # nearly all entries
         return sampled.largest(values, added, k)
     low = kth(magnitudes(values, added, sample), number(len(sample), values), rank)
     words, counts = marked(values, added, low)

@@ -21,10 +21,10 @@ class Alphabet:
     """The characters of texts, in a fixed order.
 
     Args:
-        characters: each of them once.
+        characters: each once.
 
     Raises:
-        ConfigError: one is there twice, or there are too many.
+        ConfigError: a character is there twice, or there are too many.
     """
 
     def __init__(self, characters: str) -> None:
@@ -33,7 +33,7 @@ class Alphabet:
         self._numbers = {character: number for number, character in enumerate(characters, 1)}
         if len(self._numbers) < len(characters) or not 1 <= len(characters) <= MOST:
             raise ConfigError(
-                f"an alphabet of {len(characters)} characters, {len(self._numbers)} of them "
+                f"an alphabet of {len(characters)} characters, {len(self._numbers)} "
                 f"different; it must have 1 to {MOST}, each once"
             )
 

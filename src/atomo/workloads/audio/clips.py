@@ -68,8 +68,8 @@ def features(path: Path) -> Float[Tensor, "13 100"]:
     """Returns the coefficients of a recording's first frames, followed by zeros where it is short.
 
     Raises:
-        DataError: it is not a recording of one channel, 16 bits and 16 000 samples a second, or
-            shorter than one frame.
+        DataError: the file is not a recording of one channel, 16 bits and 16 000 samples a second,
+            or shorter than one frame.
     """
     frames = coefficients(path, WINDOW + (FRAMES - 1) * HOP)
     return torch.nn.functional.pad(frames, (0, FRAMES - frames.shape[1]))

@@ -30,7 +30,7 @@ class Prompt:
 
 
 def read_prompts(folder: Path) -> list[Prompt]:
-    """Returns the recordings of a split, in the order of its list; none of them is opened.
+    """Returns the recordings of a split, in the order of its list; opens no recording.
 
     Raises:
         DataError: the list is missing, is empty, or has a line that names no recording.

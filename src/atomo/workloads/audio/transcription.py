@@ -39,7 +39,7 @@ class SpokenSamples(Samples):
 
         Args:
             prompts: of the split.
-            alphabet: that texts are spelled in.
+            alphabet: of the texts.
             seconds: the longest recording.
             stride: frames that the network makes one of.
         """

@@ -29,7 +29,7 @@ def coefficients(path: Path, limit: int, whole: bool = False) -> Float[Tensor, "
         whole: refuse a longer recording.
 
     Raises:
-        DataError: it is not a recording of one channel, 16 bits and 16 000 samples a second,
+        DataError: the file is not a recording of one channel, 16 bits and 16 000 samples a second,
             shorter than one frame, or longer than it may be.
     """
     samples = read_wave(path, limit + whole)

@@ -29,7 +29,7 @@ def read_idx(path: Path, dimensions: int) -> UInt8[Tensor, "..."]:
     """Reads a file of unsigned bytes; a file with a name that ends in `.gz` is decompressed.
 
     Raises:
-        DataError: it cannot be read, is cut short, or is not such a file.
+        DataError: the file cannot be read, is cut short, or is not such a file.
     """
     start = 4 + 4 * dimensions
     content = read_bytes(path, start)

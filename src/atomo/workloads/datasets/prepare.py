@@ -48,7 +48,7 @@ def prepare_one(source: DatasetSource, data_dir: Path, report: Report) -> None:
 
     Raises:
         DatasetMissing: it is not there, and cannot be downloaded.
-        DataError: it is damaged, or the download fails.
+        DataError: the data set is damaged, or the download fails.
     """
     try:
         source.load(data_dir, None)

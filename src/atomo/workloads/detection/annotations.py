@@ -24,7 +24,7 @@ KINDS: Final = {"images": "image", "annotations": "annotation", "categories": "c
 @final
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One object, or a crowd of them."""
+    """One object, or a crowd of objects."""
 
     id: int
     category: int
@@ -72,8 +72,8 @@ def read_annotations(path: Path) -> Annotations:
     """Reads a file of instances.
 
     Raises:
-        DataError: it is missing or not in the format; the message names the annotation, image or
-            category by its id, and names the allowed values.
+        DataError: the file is missing or not in the format; the message names the annotation, image
+            or category by its id, and names the allowed values.
     """
     images, annotations, categories = read_lists(path, KINDS)
     names = {

@@ -13,7 +13,7 @@ def pycocotools(module: str) -> Any:
     """Returns one of its modules: `mask`, `coco` or `cocoeval`.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: the package is not installed.
     """
     try:
         return import_module(f"pycocotools.{module}")

@@ -42,7 +42,7 @@ class AnnotationEntry:
         """Returns a whole number.
 
         Raises:
-            DataError: it is missing, none, or out of range.
+            DataError: the value is missing, none, or out of range.
         """
         value = self.fields.get(key)
         if type(value) is not int or not low <= value <= high:
@@ -53,7 +53,7 @@ class AnnotationEntry:
         """Returns a finite number, 0 or more.
 
         Raises:
-            DataError: it is something else.
+            DataError: the value is something else.
         """
         value: Any = self.fields.get(key)
         if not finite(value) or value < 0:
@@ -64,7 +64,7 @@ class AnnotationEntry:
         """Returns a list of so many finite numbers.
 
         Raises:
-            DataError: it is something else; the message names the `expected` value.
+            DataError: the value is something else; the message names the `expected` value.
         """
         value = self.fields.get(key)
         if not isinstance(value, list) or len(value) != count or not all(map(finite, value)):
@@ -75,7 +75,7 @@ class AnnotationEntry:
         """Returns a text that is not empty.
 
         Raises:
-            DataError: it is something else.
+            DataError: the value is something else.
         """
         value = self.fields.get(key)
         if not isinstance(value, str) or not value:
@@ -91,7 +91,7 @@ def read_lists(path: Path, kinds: Mapping[str, str]) -> list[list[AnnotationEntr
         kinds: names of lists, and the word for an object of each.
 
     Raises:
-        DataError: it cannot be read, is no JSON, or has not these lists of objects.
+        DataError: the file cannot be read, is no JSON, or has not these lists of objects.
     """
     top = read_json(path)
     return [entries(path, top, name, kind) for name, kind in kinds.items()]

@@ -62,10 +62,10 @@ class Detector(Module):
         Args:
             pixels: of all images, one after the other, each of 3 channels.
             sizes: their heights and widths.
-            counts: how many objects each has. From here on, for training alone.
+            counts: the number of objects of each image. From here on, for training alone.
             boxes: of all objects.
             categories: their ids.
-            masks: pixels of all of them, 1 where the object is; empty: there are boxes alone.
+            masks: pixels of all objects' masks, 1 where the object is; empty: boxes alone.
 
         Raises:
             DataError: the network was not made for a category, or the network has masks

@@ -65,7 +65,7 @@ class Detection(Task):
     backbone: str = ""
     """Weights of the classifier that reads the image, safetensors, a path below --data-dir."""
     trainable_layers: int = 3
-    """With a `backbone`: how many of its layers are trained, from the last one on."""
+    """With a `backbone`: the number of its last layers that are trained."""
 
     id: ClassVar[str] = "detection"
     samples: ClassVar[str] = "images"

@@ -98,7 +98,7 @@ def transformers(folder: Path) -> Any:
     """Imports the package, set to use no network and to print nothing.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: the package is not installed.
         DataError: there is no such folder, or a file in it is too large to be read.
     """
     if not folder.is_dir():

@@ -48,8 +48,8 @@ class TokenSamples(Samples):
         return len(self._labels)
 
     def batch(self, indices: Int64[Tensor, " b"], seed: int | None = None) -> Batch:
-        """Returns their tokens, padded to the longest, 1 for each of them that is no padding, and
-        their classes.
+        """Returns the tokens, padded to the longest, the attention mask, 1 for each token that is
+        no padding, and the classes.
         """
         chosen = [self._tokens[index] for index in indices.tolist()]
         tokens = pad_sequence(chosen, batch_first=True, padding_value=self._padding)

@@ -47,7 +47,7 @@ class SparseMLP(Module):
         """Draws the first weights.
 
         Args:
-            features: that a sample may have.
+            features: the number of features.
             hidden: units between.
             square: mean squared length of a sample; hidden units begin with a variance of one.
             rates: share of the samples that has each label, with which their scores begin.

@@ -38,8 +38,8 @@ def read_samples(path: Path) -> LabelTable:
     """Reads a file of samples.
 
     Raises:
-        DataError: it is not there, the header is none, a line is no sample, a number is out of the
-            range that the header gives, or the number of lines differs from the header.
+        DataError: the file is not there, the header is wrong, a line is no sample, a number is out
+            of the range that the header gives, or the number of lines differs from the header.
     """
     rows = read_lines(path)
     samples, features, labels = header(next(rows, ""), path)

@@ -85,7 +85,7 @@ def read_words(path: Path, split: Tokenise) -> Iterator[str]:
     """Yields the words of a file in their order, an `<eos>` after each line.
 
     Raises:
-        DataError: there is none.
+        DataError: the file has no words.
     """
     words = 0
     for line in read_lines(path):

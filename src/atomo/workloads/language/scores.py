@@ -22,7 +22,7 @@ class WordScores(Module):
         """Draws the first weights.
 
         Args:
-            words: that there are.
+            words: the number of words.
             width: numbers a word.
             spread: of the first weights: uniform, minus to plus this.
             tied: whether the layer has no weights of its own.

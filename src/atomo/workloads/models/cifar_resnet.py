@@ -74,7 +74,7 @@ def cifar_resnet(blocks: int, input_shape: Shape, classes: int) -> Module:
 
 
 def stage(blocks: int, inputs: int, outputs: int) -> Module:
-    """Blocks of one width; where it grows, the first of them halves the image."""
+    """Blocks of one width; if the width grows, the first block halves the image."""
     return Sequential(*(Block(outputs if i else inputs, outputs) for i in range(blocks)))
 
 

@@ -57,7 +57,7 @@ def timm() -> Any:
     """Returns the package, which is an extra.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: the package is not installed.
     """
     try:
         return import_module("timm")
@@ -127,7 +127,7 @@ def build_foreign(name: str, input_shape: Shape, classes: int) -> torch.nn.Modul
     """Builds the network, and sees that it maps images of this shape to scores of the classes.
 
     Raises:
-        ConfigError: there is no such network, or it does not.
+        ConfigError: there is no such network, or the network does not fit.
     """
     place, _, inner = foreign_name(name).partition(":")
     zoo = ZOOS.get(place)
@@ -145,7 +145,7 @@ def build_own(name: str, input_shape: tuple[int, ...], classes: int) -> torch.nn
     """Builds a network that `module.path:callable` names, for samples of any shape.
 
     Raises:
-        ConfigError: there is no such callable, or it makes none.
+        ConfigError: there is no such callable, or it returns no module.
     """
     build = own_callable(name)
     return build_translating_errors(name, classes, lambda: call(build, input_shape, classes))
@@ -216,7 +216,7 @@ def probe_output(
     tensor.
 
     Raises:
-        ConfigError: it does not take it.
+        ConfigError: the network raises an error for the sample.
     """
     training = model.training
     try:

@@ -1,4 +1,4 @@
-"""LeNet as it is trained today: LeCun et al., "Gradient-Based Learning Applied to Document
+"""LeNet in its present form: LeCun et al., "Gradient-Based Learning Applied to Document
 Recognition", 1998, in the widths that Caffe gave it (20, 50, 500).
 """
 

@@ -68,7 +68,7 @@ def number_classes(split: Sentences, classes: Sequence[str]) -> Int64[Tensor, " 
     """Returns the class of each sentence, as its place in a list.
 
     Raises:
-        DataError: one is not in the list.
+        DataError: a class is not in the list.
     """
     numbers = {name: number for number, name in enumerate(classes)}
     for number, name in enumerate(split.classes, 1):

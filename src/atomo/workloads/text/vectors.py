@@ -22,7 +22,7 @@ def dimension_of(path: Path) -> int:
     """Returns the numbers that each word has, by the first line.
 
     Raises:
-        DataError: it is not there, or its first line is none.
+        DataError: the file is not there, or its first line is wrong.
     """
     return header(path)[1]
 
@@ -41,7 +41,7 @@ def header(path: Path) -> tuple[int, int]:
 
 
 def read_vectors(path: Path, wanted: set[str]) -> dict[str, Float[Tensor, " d"]]:
-    """Returns the vectors of some words, those of them that the file has.
+    """Returns the vectors of those words that the file has.
 
     Raises:
         DataError: a line is not a word and its numbers, or there are fewer lines than announced.

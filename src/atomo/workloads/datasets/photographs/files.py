@@ -71,7 +71,7 @@ def require_classes(expected: Sequence[str], present: Sequence[str], root: Path)
     """Checks the folders in `root` against the classes that there should be.
 
     Raises:
-        DataError: one is missing, or is there and should not be.
+        DataError: a class is missing, or a folder is no class.
     """
     absent, odd = sorted({*expected} - {*present}), sorted({*present} - {*expected})
     if absent:
@@ -84,7 +84,7 @@ def decode_image(path: str) -> UInt8[Tensor, "3 h w"]:
     """Returns the pixels of one image, in RGB.
 
     Raises:
-        DataError: it cannot be read, or has more than 8 bits a channel.
+        DataError: the file cannot be read, or has more than 8 bits a channel.
     """
     try:
         with open_plain(Path(path), linked=True) as file, Image.open(file) as image:

@@ -33,7 +33,7 @@ def unpack_archives(root: Path) -> bool:
         Whether the archives are there.
 
     Raises:
-        DataError: one is damaged, or they contradict each other.
+        DataError: an archive is damaged, or archives contradict each other.
     """
     if not all((root / name).is_file() for name in ARCHIVES):
         return False
@@ -48,7 +48,7 @@ def unpack_archives(root: Path) -> bool:
 
 
 def write(folder: Path, images: Iterator[tuple[str, str, bytes]]) -> None:
-    """Writes images into the folders of their classes, anew."""
+    """Writes images into new folders of their classes."""
     shutil.rmtree(folder, ignore_errors=True)
     for label, name, content in images:
         if any("/" in part or part.startswith(".") for part in (label, name)):

@@ -1,4 +1,4 @@
-"""Splits of photographs of any size, each cropped and resized to one size as it is asked for."""
+"""Splits of photographs of any size, cropped and resized to one size on access."""
 
 from __future__ import annotations
 

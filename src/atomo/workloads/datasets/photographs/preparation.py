@@ -1,6 +1,6 @@
 """Published ways to augment, scale and normalise photographs.
 
-It is an axis of its own: any data set of colour images takes any of them.
+It is independent of the data set: each preparation is for any data set of colour images.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def prepare_images(data: Dataset, name: str, image_size: int | None) -> Dataset:
     """Returns the same images, prepared in another way; `image_size` pixels a side, or 224.
 
     Raises:
-        ConfigError: there is no such way, the size is too small, or they are no colour images.
+        ConfigError: there is no such preparation, the size is too small, or there are no colour
+            images.
     """
     preparation = PREPARATIONS[resolve("augmentation", name, PREPARATIONS)]
     shape = photo_shape(image_size)

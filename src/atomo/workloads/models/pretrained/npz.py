@@ -61,9 +61,10 @@ def read_npz(path: Path) -> Mapping[str, Tensor]:
     """Returns the tensors of a published file, by our names, in our layouts.
 
     Raises:
-        DataError: it is no such file, is damaged, or holds objects that would have to be unpickled.
+        DataError: the file is no such file, is damaged, or holds objects that would have to be
+            unpickled.
         ConfigError: a layer of attention lacks its query, key or value, or they differ in shape.
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     arrays = {key: array for key, array in read_arrays(path).items() if UNUSED not in key}
     tensors = {our_name(key): laid_out(path, key, array) for key, array in arrays.items()}
@@ -74,8 +75,9 @@ def read_arrays(path: Path, option: str = "--weights") -> Mapping[str, Array]:
     """Reads the arrays of a file, by its own keys.
 
     Raises:
-        DataError: it is no such file, is damaged, or holds objects that would have to be unpickled.
-        OSError: it cannot be opened.
+        DataError: the file is no such file, is damaged, or holds objects that would have to be
+            unpickled.
+        OSError: the file cannot be opened.
     """
     try:
         # Opened here: numpy leaves a damaged file open.

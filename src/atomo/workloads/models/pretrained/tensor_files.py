@@ -37,7 +37,7 @@ def read_tensors(
 
     Raises:
         ConfigError: its name ends in neither `.npz` nor `.safetensors`.
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     try:
         match path.suffix.lower():

@@ -36,7 +36,7 @@ def load_weights(network: Module, path: Path) -> None:
     Raises:
         ConfigError: the file is not of these kinds, or does not fit; the message names the tensor
             and the two shapes.
-        DataError: it cannot be read, or holds NaN or infinity.
+        DataError: the file cannot be read, or holds NaN or infinity.
     """
     tensors = read(path)
     own = network.state_dict()
@@ -57,7 +57,7 @@ def read(path: Path) -> Mapping[str, Tensor]:
 
     Raises:
         ConfigError: its name ends in neither `.npz` nor `.safetensors`.
-        DataError: it cannot be read.
+        DataError: the file cannot be read.
     """
     kinds = ".npz, as published for ViT and Mixer, or .safetensors with a state dict"
     return read_tensors(path, "--weights", read_npz, kinds)
@@ -76,8 +76,8 @@ def fit_tensor(
     """Fits a tensor of a file to one of the network; None: the network keeps its own.
 
     Raises:
-        ConfigError: it is not there, or has another shape.
-        DataError: it holds NaN or infinity.
+        ConfigError: the tensor is not there, or has another shape.
+        DataError: the tensor holds NaN or infinity.
     """
     if tensor is None:
         if head or name.endswith(COUNTERS):

@@ -208,7 +208,7 @@ def test_settings_have_bounds(spec, message):
 
 
 def test_what_is_wrong_with_data_is_named(folder, monkeypatch):
-    with pytest.raises(ConfigError, match="alphabet of 2 characters, 1 of them different"):
+    with pytest.raises(ConfigError, match="alphabet of 2 characters, 1 distinct"):
         restore_task(make_task(SMALL), {"alphabet": "AA"}).open("VIVOS", folder)
     prompts = folder / "vivos" / "train" / "prompts.txt"
     prompts.write_text("SPK_000\n")

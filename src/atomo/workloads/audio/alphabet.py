@@ -34,7 +34,7 @@ class Alphabet:
         if len(self._numbers) < len(characters) or not 1 <= len(characters) <= MOST:
             raise ConfigError(
                 f"an alphabet of {len(characters)} characters, {len(self._numbers)} "
-                f"different; it must have 1 to {MOST}, each once"
+                f"distinct; it must have 1 to {MOST}, each once"
             )
 
     @classmethod

@@ -1,9 +1,8 @@
-"""Compression by hand: two workers in one process, averaged through a list of bytes.
+"""Compression without hooks: two workers in one process exchange frames through a list.
 
-A biased codec has a memory: what it drops is kept, and joins the worker's next gradient (error
-feedback), with momentum before the codec. An unbiased one has none; its steps are shortened by as
-much as its noise makes gradients longer. A real job replaces the list of bytes by whatever carries
-them.
+A biased codec has a memory, which adds the compression error to the worker's next gradient (error
+feedback). An unbiased codec has no memory; its learning rate is scaled down by the factor by which
+noise increases the squared norm of the gradient. A real job sends the frames over a network.
 
 .venv/bin/python examples/by_bytes.py [CODE]
 """
@@ -27,37 +26,37 @@ data = load_dataset("Digits", Path("data"))
 model = build_model("LeNet", data.input_shape, data.classes)
 parameters = dict(model.named_parameters())
 feedback = atomo.Law.CONTRACTION in atomo.make_codec(CODE).laws
-# Momentum after error feedback would go on pushing what comes late already.
+# Momentum after error feedback would repeat values that the memory delays.
 optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.0 if feedback else MOMENTUM)
 memories = [[torch.zeros_like(p) for p in parameters.values()] for _ in range(WORKERS)]
-squares = torch.zeros(2)  # of the gradients and of their estimate, smoothed
+squares = torch.zeros(2)  # smoothed squared norms of the gradients and of their estimate
 sent = 0
 
 
 def square(tensors: list[torch.Tensor]) -> float:
-    """The squared norm of all of them together."""
+    """Returns the squared norm of all tensors together."""
     return sum(float(tensor.square().sum()) for tensor in tensors)
 
 
 for step in range(STEPS):
-    frames, wanted = [], []
-    for worker, kept in enumerate(memories):
+    frames, targets = [], []
+    for worker, memory in enumerate(memories):
         images, labels = data.train.batch(torch.randint(len(data.train), (BATCH,)))
         loss = cross_entropy(model(images), labels)
         gradients = torch.autograd.grad(loss, [*parameters.values()])
-        wanted.append([gradient + rest for gradient, rest in zip(gradients, kept, strict=True)])
-        frames.append(atomo.encode(wanted[worker], CODE, seed=step * WORKERS + worker))
+        targets.append([g + error for g, error in zip(gradients, memory, strict=True)])
+        frames.append(atomo.encode(targets[worker], CODE, seed=step * WORKERS + worker))
     received = [atomo.decode(frame) for frame in frames]
     if feedback:
         memories = [
-            [w - out for w, out in zip(ws, outs, strict=True)]
-            for ws, outs in zip(wanted, received, strict=True)
+            [t - sent for t, sent in zip(target, decoded, strict=True)]
+            for target, decoded in zip(targets, received, strict=True)
         ]
     mean = [torch.stack(parts).mean(0) for parts in zip(*received, strict=True)]
     for parameter, estimate in zip(parameters.values(), mean, strict=True):
         parameter.grad = estimate
     if not feedback:
-        true = sum(map(square, wanted)) / WORKERS
+        true = sum(map(square, targets)) / WORKERS
         squares = 0.9 * squares + 0.1 * torch.tensor([true, square(mean)])
         optimizer.param_groups[0]["lr"] = LR * min(1.0, float(squares[0] / squares[1]))
     optimizer.step()

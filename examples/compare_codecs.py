@@ -20,11 +20,11 @@ CODES = [
     *("atomo", "entrywise", "fourier", "topk(ratio=0.01)", "topk(ratio=0.01, values=fp16)"),
     *("randk", "qsgd", "terngrad", "natural", "efsignsgd", "onebit"),
 ]
-DRAWS = 10  # of the codecs that sample, whose error is a matter of chance
+DRAWS = 10  # seeds, since the error of a codec that samples is random
 
 
 def gradient() -> list[Tensor]:
-    """The gradient of each parameter at the first weights."""
+    """Returns the gradient of each parameter at the initial weights."""
     data = load_dataset("Digits", Path("data"))
     torch.manual_seed(1)
     model = build_model("LeNet", data.input_shape, data.classes)
@@ -33,12 +33,12 @@ def gradient() -> list[Tensor]:
 
 
 def flat(tensors: list[Tensor]) -> Tensor:
-    """All entries in a row."""
+    """Returns all entries as one vector."""
     return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 def compare(code: str, tensors: list[Tensor]) -> tuple[float, float, float]:
-    """Mean bytes, relative error of one draw (root mean square), and that of the mean of all."""
+    """Returns the mean bytes, the relative error of a draw (RMS), and that of the mean of draws."""
     frames = [atomo.encode(tensors, code, seed=seed) for seed in range(DRAWS)]
     whole, draws = flat(tensors), torch.stack([flat([*atomo.decode(f)]) for f in frames])
     each = (draws - whole).square().sum(1).mean().sqrt() / whole.norm()

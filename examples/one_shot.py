@@ -1,4 +1,4 @@
-"""Your own tensors to bytes and back, with no training run around them.
+"""Encode and decode your own tensors, without a training run.
 
 .venv/bin/python examples/one_shot.py
 """
@@ -11,7 +11,7 @@ import atomo
 weight = torch.randn(64, 32, 3, 3, generator=torch.Generator().manual_seed(0))
 bias = torch.randn(64, generator=torch.Generator().manual_seed(1))
 
-# A list comes back as a list. Small vectors in it, such as biases, travel as they are.
+# A list decodes to a list. Small vectors, such as biases, are not compressed.
 data = atomo.encode([weight, bias], "svd(rank=3)", seed=7)
 again, same = atomo.decode(data)
 print(f"{4 * (weight.numel() + bias.numel())} bytes as float32, {len(data)} bytes encoded")
@@ -26,7 +26,7 @@ for seed in range(1, 401):
         error = (mean / seed - weight).norm() / weight.norm()
         print(f"relative error of the mean of {seed:3} decoded: {error:.2f}")
 
-# Bytes from anywhere are checked before anything is allocated.
+# Frames are checked before memory is allocated.
 try:
     atomo.decode(data[:-1])
 except atomo.AtomoError as error:

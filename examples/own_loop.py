@@ -1,9 +1,9 @@
-"""Compression in a training loop of your own: the optimiser averages gradients over all ranks.
+"""Compression in your own training loop: the optimizer averages gradients over all ranks.
 
 .venv/bin/torchrun --nproc-per-node 2 examples/own_loop.py [CODE]
 .venv/bin/mpirun --oversubscribe -n 2 .venv/bin/python examples/own_loop.py [CODE]
 
-Without a launcher it is one rank.
+Without a launcher there is one rank.
 """
 # ruff: noqa: T201
 
@@ -30,7 +30,7 @@ optimizer = atomo.wrap_optimizer(
 scheduler = StepLR(optimizer, step_size=40, gamma=0.3)
 exchange = optimizer.exchange
 
-draws = torch.Generator().manual_seed(0)  # the same on all ranks, each of which takes its share
+draws = torch.Generator().manual_seed(0)  # equal draws on all ranks; each rank takes its share
 for _ in range(STEPS):
     chosen = torch.randint(len(data.train), (BATCH,), generator=draws)
     images, labels = data.train.batch(chosen[exchange.rank :: exchange.size])

@@ -2,7 +2,7 @@
 
 .venv/bin/torchrun --nproc-per-node 2 examples/with_accelerate.py [CODE]
 
-Every epoch is saved; a second start goes on from the last one. It needs the extra:
+Each epoch is saved; a second start continues from the last checkpoint. It needs the extra:
 `.venv/bin/pip install -e '.[accelerate]'`.
 """
 # ruff: noqa: T201
@@ -27,7 +27,7 @@ FOLDER = Path("accelerate-run")
 saving = ProjectConfiguration(str(FOLDER), automatic_checkpoint_naming=True, total_limit=2)
 accelerator = Accelerator(
     cpu=not torch.cuda.is_available(),
-    dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),  # to go on exactly
+    dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True),  # for an exact resume
     project_config=saving,
 )
 
@@ -36,13 +36,13 @@ data = load_dataset("Digits", Path("data"))
 images = TensorDataset(*data.train.batch(torch.arange(len(data.train))))
 model = build_model("LeNet", data.input_shape, data.classes)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-plug = atomo.accelerate_hook(accelerator, CODE, optimizer=optimizer)  # 2: before prepare
+attachment = atomo.accelerate_hook(accelerator, CODE, optimizer=optimizer)  # 2: before prepare
 loader = DataLoader(images, BATCH, shuffle=True)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 
 saved = sorted(FOLDER.glob("checkpoints/checkpoint_*"))
 if saved:
-    accelerator.load_state(str(saved[-1]))  # what each rank keeps back is there too
+    accelerator.load_state(str(saved[-1]))  # includes the memory of each rank
     saving.iteration = int(saved[-1].name.rpartition("_")[2]) + 1
 for epoch in range(saving.iteration, EPOCHS):
     loader.set_epoch(epoch)
@@ -58,7 +58,7 @@ if accelerator.is_main_process:
     )
     with torch.inference_mode():
         accuracy = (accelerator.unwrap_model(model)(batch).argmax(1) == labels).float().mean()
-    for exchange in plug.exchanges:  # of each model; none in one process alone
+    for exchange in attachment.exchanges:  # one for each model; none in a single process
         print(f"{CODE}, {exchange.size} ranks: {exchange.stats.ratio:.1f}x fewer bytes than dense")
     print(f"{accuracy:.1%} of the test images right after {EPOCHS} epochs")
 accelerator.end_training()

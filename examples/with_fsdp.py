@@ -1,9 +1,9 @@
-"""FSDP2 with several replicas, whose gradients are compressed between them.
+"""FSDP2 with several replicas, and compressed gradients between the replicas.
 
 .venv/bin/torchrun --nproc-per-node 4 examples/with_fsdp.py [CODE]
 
-Each host would be a replica: its ranks share the weights over fast links, and what travels between
-hosts is compressed.
+Make each host a replica: its ranks share the weights over fast links, and only compressed gradients
+are sent between hosts.
 """
 # ruff: noqa: T201
 

@@ -52,7 +52,7 @@ trainer = Trainer(
     logger=False,
     enable_progress_bar=False,
 )
-trainer.fit(module, DataLoader(images, BATCH, shuffle=True))  # ckpt_path="..." goes on
+trainer.fit(module, DataLoader(images, BATCH, shuffle=True))  # ckpt_path="..." resumes
 
 if trainer.is_global_zero:
     batch, labels = data.test.batch(torch.arange(len(data.test)))

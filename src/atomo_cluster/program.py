@@ -37,12 +37,12 @@ def dispatch(
     if not words or words[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())
         return 0 if words else 2
-    name, *rest = words
+    name, *following = words
     if name not in commands:
         sys.stderr.write(f"{program}: unknown command {name!r}; {nearest(name, commands)}\n")
         return 2
     try:
-        return act(name, rest)
+        return act(name, following)
     except ClusterError as error:
         sys.stderr.write(f"{program} {name}: {visible(str(error))}\n")
         return error.exit_code

@@ -22,4 +22,4 @@ def visible(text: str) -> str:
     >>> print(visible("\x1b[31mred"))
     \x1b[31mred
     """
-    return HIDDEN.sub(lambda found: ascii(found[0])[1:-1], text)
+    return HIDDEN.sub(lambda match: ascii(match[0])[1:-1], text)

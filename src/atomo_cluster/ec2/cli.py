@@ -85,8 +85,8 @@ def act(name: str, words: list[str]) -> int:
     """Runs the command of this name. Signals raise KeyboardInterrupt, so a launch rolls back."""
     module = module_of(name)
     run: Callable[[Run], int] = module.run
-    ours = words[: words.index("--")] if "--" in words else words
-    document = Document(wanted="--json" in ours)
+    words_before_separator = words[: words.index("--")] if "--" in words else words
+    document = Document(enabled="--json" in words_before_separator)
     with handled(interrupt), document.printed():
         made = Run(parsed(name, module, words), document)
         if name in STATEFUL:
@@ -118,25 +118,26 @@ def parser(name: str, module: ModuleType) -> Parser:
 
 def parsed(name: str, module: ModuleType, words: Sequence[str]) -> argparse.Namespace:
     """Parses the options of a command; the words after `--` go to the program that it runs."""
-    ours, theirs = list(words), []
-    if "--" in ours:
-        at = ours.index("--")
-        ours, theirs = ours[:at], ours[at + 1 :]
+    own_words, job_words = list(words), []
+    if "--" in own_words:
+        at = own_words.index("--")
+        own_words, job_words = own_words[:at], own_words[at + 1 :]
     built = parser(name, module)
-    asked = {word.partition("=")[0] for word in ours}
-    if "--hostfile" in asked and name not in ON_OWN_HOSTS:  # it would take the file for something
+    options_given = {word.partition("=")[0] for word in own_words}
+    # A command without --hostfile would take the path for another argument.
+    if "--hostfile" in options_given and name not in ON_OWN_HOSTS:
         raise ConfigError(
             f"`{name}` is about clusters of EC2 alone; --hostfile goes with "
             f"{', '.join(ON_OWN_HOSTS)}"
         )
-    known, unknown = built.parse_known_args(ours)
+    values, unknown = built.parse_known_args(own_words)
     if unknown:
         word = unknown[0].partition("=")[0]
         raise ConfigError(f"unknown option {word!r}; {nearest(word, options(built))}")
-    if theirs and not getattr(module, "PASSES_ON", False):
-        raise ConfigError(f"`{name}` takes nothing after `--`, got {' '.join(theirs)!r}")
-    known.passed_on = theirs
-    return known
+    if job_words and not getattr(module, "PASSES_ON", False):
+        raise ConfigError(f"`{name}` takes nothing after `--`, got {' '.join(job_words)!r}")
+    values.passed_on = job_words
+    return values
 
 
 def options(built: Any) -> list[str]:

@@ -62,19 +62,19 @@ def main(words: Sequence[str], script: Path) -> int:
 
 def check(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Reports obstacles."""
-    found = obstacles()
+    missing = obstacles()
     if options.json:
-        print(json.dumps({"possible": not found, "obstacles": found}))
+        print(json.dumps({"possible": not missing, "obstacles": missing}))
     else:
-        print("\n".join(found) or "a virtual cluster can run on this machine")
-    return Refused.exit_code if found else 0
+        print("\n".join(missing) or "a virtual cluster can run on this machine")
+    return Refused.exit_code if missing else 0
 
 
 def up(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Brings a cluster up and prints how to use it."""
     hosts, prefix_length = hosts_of(options.network, options.hosts)
     latency_ms = duration_ms(options.latency) if options.latency else None
-    wanted = VirtualCluster(
+    spec = VirtualCluster(
         hosts,
         prefix_length,
         rate_bits(options.rate),
@@ -83,8 +83,8 @@ def up(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
         owner(),
         options.own_homes,
     )
-    made = lifecycle.up(place, wanted, script)
-    if made.latency_ms != wanted.latency_ms:
+    made = lifecycle.up(place, spec, script)
+    if made.latency_ms != spec.latency_ms:
         print(
             f"virtual_cluster.py: this kernel has no netem: --latency {options.latency} is left "
             "out, and packets take as long as this machine takes",
@@ -99,17 +99,17 @@ def up(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
 
 def instructions(place: ClusterFolder, made: VirtualCluster, script: Path) -> str:
     """Returns the instructions for a cluster that is up."""
-    which = f" --name {place.name}" if place.name != DEFAULT_NAME else ""
+    selector = f" --name {place.name}" if place.name != DEFAULT_NAME else ""
     if place.folder.parent != clusters_folder(script.parent.parent / "clusters").absolute():
-        which += f" --clusters {relative(place.folder.parent)}"
+        selector += f" --clusters {relative(place.folder.parent)}"
     call = f"python3 {relative(script)}"
     hosts_address, shared = relative(place.hosts_address), relative(place.shared)
     return f"""\
 {place.name}: {len(made.hosts)} hosts, h1 to h{len(made.hosts)}, {rate_text(made.rate_bits)} links
-  train      {call} exec{which} h1 bash run_pytorch.sh --hostfile {hosts_address}
+  train      {call} exec{selector} h1 bash run_pytorch.sh --hostfile {hosts_address}
   log in     ssh -F {relative(place.ssh_config)} h1
   share      {shared} (so is every other folder)
-  take away  {call} down{which}"""
+  take away  {call} down{selector}"""
 
 
 def relative(path: Path) -> str:
@@ -120,8 +120,8 @@ def relative(path: Path) -> str:
 
 def show(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Shows the state of the cluster."""
-    found = status(place)
-    print(json.dumps(asdict(found)) if options.json else visible(table(found)))
+    cluster_status = status(place)
+    print(json.dumps(asdict(cluster_status)) if options.json else visible(table(cluster_status)))
     return 0
 
 
@@ -162,13 +162,19 @@ def kill(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int
 
 def down(options: argparse.Namespace, place: ClusterFolder, script: Path) -> int:
     """Removes the cluster and reports the remaining files."""
-    left = lifecycle.down(place, purge=options.purge)
+    remaining = lifecycle.down(place, purge=options.purge)
     if options.json:
-        print(json.dumps(asdict(left)))
+        print(json.dumps(asdict(remaining)))
         return 0
-    print(f"{place.name}: " + ("down" if left.was_up else "was not up") + "; nothing is left of it")
-    if left.kept:
-        print(f"  but for your files in {relative(Path(left.kept))} (--purge removes them too)")
+    print(
+        f"{place.name}: "
+        + ("down" if remaining.was_up else "was not up")
+        + "; nothing is left of it"
+    )
+    if remaining.kept:
+        print(
+            f"  but for your files in {relative(Path(remaining.kept))} (--purge removes them too)"
+        )
     return 0
 
 

@@ -48,10 +48,10 @@ def replace_process(command: list[str]) -> None:
 def wait_forwarding(child: int) -> int:
     """Forwards signals until the child has ended; returns its exit code."""
     while True:
-        heard = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
-        if heard.si_signo != signal.SIGCHLD:
-            if heard.si_code != FROM_KERNEL:
-                os.kill(child, heard.si_signo)
+        signal_info = signal.sigwaitinfo({*PASSED_ON, signal.SIGCHLD})
+        if signal_info.si_signo != signal.SIGCHLD:
+            if signal_info.si_code != FROM_KERNEL:
+                os.kill(child, signal_info.si_signo)
             continue
         done, result = os.waitpid(child, os.WNOHANG)
         if done:

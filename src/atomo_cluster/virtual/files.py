@@ -86,12 +86,12 @@ def write_keys(place: ClusterFolder, cluster: VirtualCluster) -> None:
     """Makes a key for the user of the cluster and one per host, used nowhere else."""
     user = make_key(place.ssh / "id_ed25519")
     (place.ssh / "authorized_keys").write_text(user)
-    known = []
+    lines = []
     for host in cluster.hosts:
         (place.of(host.name) / "tmp").mkdir(parents=True)
         public = make_key(place.of(host.name) / "host_key")
-        known.append(f"{host.address} {public}")
-    (place.ssh / "known_hosts").write_text("".join(known))
+        lines.append(f"{host.address} {public}")
+    (place.ssh / "known_hosts").write_text("".join(lines))
 
 
 def make_key(path: Path) -> str:

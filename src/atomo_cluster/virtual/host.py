@@ -65,10 +65,10 @@ def mount_files(place: ClusterFolder, cluster: VirtualCluster, host: VirtualHost
         mount_home(place, host.name, home)
     else:
         targets.append((place.ssh, home / ".ssh"))
-    found = [(source, target) for source, target in targets if target.exists()]
-    if not found:
+    mounts = [(source, target) for source, target in targets if target.exists()]
+    if not mounts:
         raise Failed(f"ssh would find its configuration nowhere: make {home}/.ssh or {system}")
-    for source, target in found:
+    for source, target in mounts:
         run("mount", "--bind", source, target)
 
 

@@ -29,18 +29,16 @@ class DownResult:
     kept: str | None  # the shared folder, where there is something in it
 
 
-def up(place: ClusterFolder, wanted: VirtualCluster, script: Path) -> VirtualCluster:
+def up(place: ClusterFolder, spec: VirtualCluster, script: Path) -> VirtualCluster:
     """Brings a cluster up and returns it; its latency is None if the kernel cannot delay packets.
 
     Raises:
         Refused: the cluster is already up, or this machine cannot run it.
         Failed: an error occurred; nothing of the cluster is left.
     """
-    if found := obstacles():
-        raise Refused("; ".join(found))
-    cluster = (
-        wanted if wanted.latency_ms is None or has_netem() else replace(wanted, latency_ms=None)
-    )
+    if missing := obstacles():
+        raise Refused("; ".join(missing))
+    cluster = spec if spec.latency_ms is None or has_netem() else replace(spec, latency_ms=None)
     with folder_lock(place):
         if first_holder(place):
             raise Refused(
@@ -69,8 +67,8 @@ def start(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
         )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
-    told = process.stdout.readline()
-    error = json.loads(told)["error"] if told else log.read_text().strip() or "the switch ended"
+    line = process.stdout.readline()
+    error = json.loads(line)["error"] if line else log.read_text().strip() or "the switch ended"
     if error:
         process.kill()
         process.wait()
@@ -82,13 +80,13 @@ def start(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
 
 def down(place: ClusterFolder, *, purge: bool) -> DownResult:
     """Removes everything in whatever state; files in `shared` belong to the user and stay."""
-    found = holders(place)
-    end(found)  # before waiting for others: an `up` that hangs ends with what it started
+    processes = holders(place)
+    end(processes)  # before waiting for others: an `up` that hangs ends with what it started
     if place.folder.exists():
         with folder_lock(place):
             end(holders(place))
             clear(place, purge=purge)
-    return DownResult(bool(found), str(place.shared) if place.shared.exists() else None)
+    return DownResult(bool(processes), str(place.shared) if place.shared.exists() else None)
 
 
 def clear(place: ClusterFolder, *, purge: bool) -> None:
@@ -150,10 +148,10 @@ def first_process(place: ClusterFolder, host: VirtualHost) -> int:
     """
     if first_holder(place) is None:
         raise Refused(f"the cluster {place.name!r} is down; `up` brings it up again")
-    found = first_holder(place, host.name)
-    if found is None:
+    pid = first_holder(place, host.name)
+    if pid is None:
         raise Refused(f"{host.name} was killed; `down`, then `up`, brings it back")
-    return found
+    return pid
 
 
 def in_switch(place: ClusterFolder, program: str, line: str) -> None:

@@ -86,14 +86,14 @@ def innermost(pid: int) -> int | None:
 
 def processes_inside(pid: int) -> list[Process]:
     """Lists the processes in the PID namespace of `pid`, without it and its sshd."""
-    found = []
-    for other, words in processes():
+    pids = []
+    for pid_outside, words in processes():
         with suppress(OSError):
-            same = (PROC / str(other) / "ns" / "pid").samefile(PROC / str(pid) / "ns" / "pid")
+            same = (PROC / str(pid_outside) / "ns" / "pid").samefile(PROC / str(pid) / "ns" / "pid")
             command = " ".join(words).strip()
-            if same and other != pid and command and not command.startswith("sshd: /"):
-                found.append(Process(other, command))
-    return found
+            if same and pid_outside != pid and command and not command.startswith("sshd: /"):
+                pids.append(Process(pid_outside, command))
+    return pids
 
 
 def end(pids: Sequence[int]) -> None:

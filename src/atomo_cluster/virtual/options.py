@@ -80,13 +80,13 @@ Says whether this machine can hold a cluster, and what is missing.
 
 def make_parser(clusters: Path) -> argparse.ArgumentParser:
     """Returns the parser; `clusters` is the default folder of clusters."""
-    which = argparse.ArgumentParser(add_help=False)
-    which.add_argument(
+    selection = argparse.ArgumentParser(add_help=False)
+    selection.add_argument(
         "--name", default=DEFAULT_NAME, type=name, help="of the cluster: %(default)s"
     )
-    where = str(clusters_folder(clusters))
-    which.add_argument(
-        "--clusters", metavar="FOLDER", default=where,
+    default_folder = str(clusters_folder(clusters))
+    selection.add_argument(
+        "--clusters", metavar="FOLDER", default=default_folder,
         help="has a folder for each cluster: $ATOMO_CLUSTERS, or %(default)s",
     )  # fmt: skip
     parser = argparse.ArgumentParser(
@@ -97,7 +97,7 @@ def make_parser(clusters: Path) -> argparse.ArgumentParser:
 
     def command(word: str, text: str, summary: str) -> argparse.ArgumentParser:
         return commands.add_parser(
-            word, description=text, epilog=EXIT_CODES, help=summary, parents=[which],
+            word, description=text, epilog=EXIT_CODES, help=summary, parents=[selection],
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         )  # fmt: skip
 

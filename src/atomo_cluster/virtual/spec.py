@@ -102,18 +102,18 @@ class ClusterFolder:
             Refused: there is none.
         """
         try:
-            found = json.loads(self.record.read_text())
+            record = json.loads(self.record.read_text())
         except FileNotFoundError:
             raise Refused(
                 f"there is no cluster {self.name!r}{self._others()}; `up` makes one"
             ) from None
-        hosts = tuple(VirtualHost(**host) for host in found.pop("hosts"))
-        owner = found.pop("owner")
-        return VirtualCluster(hosts=hosts, owner=owner and tuple(owner), **found)
+        hosts = tuple(VirtualHost(**host) for host in record.pop("hosts"))
+        owner = record.pop("owner")
+        return VirtualCluster(hosts=hosts, owner=owner and tuple(owner), **record)
 
     def _others(self) -> str:
-        others = sorted(record.parent.name for record in self.folder.parent.glob("*/cluster.json"))
-        return f", only {', '.join(others)} (see --name)" if others else ""
+        names = sorted(record.parent.name for record in self.folder.parent.glob("*/cluster.json"))
+        return f", only {', '.join(names)} (see --name)" if names else ""
 
 
 def hosts_of(network: str, count: int) -> tuple[tuple[VirtualHost, ...], int]:
@@ -123,14 +123,14 @@ def hosts_of(network: str, count: int) -> tuple[tuple[VirtualHost, ...], int]:
     VirtualHost(name='h2', address='10.77.0.2')
     """
     try:
-        found = ipaddress.IPv4Network(network)
+        addresses = ipaddress.IPv4Network(network)
     except ValueError as error:
         raise Refused(f"--network {network}: {error}; write e.g. 10.77.0.0/24") from error
-    free = found.num_addresses - 2
+    free = addresses.num_addresses - 2
     if not 1 <= count <= free:
         raise Refused(f"--hosts {count}: {network} has addresses for 1 to {free} hosts")
-    hosts = (VirtualHost(f"h{number}", str(found[number])) for number in range(1, count + 1))
-    return tuple(hosts), found.prefixlen
+    hosts = (VirtualHost(f"h{number}", str(addresses[number])) for number in range(1, count + 1))
+    return tuple(hosts), addresses.prefixlen
 
 
 def rate_bits(text: str) -> int:
@@ -171,7 +171,7 @@ def duration_ms(text: str) -> float:
     (10.0, 0.2)
     """
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)", text.lower())
-    found = float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]] if match else 0.0
-    if not 0 < found <= LONGEST_MS:
+    duration = float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]] if match else 0.0
+    if not 0 < duration <= LONGEST_MS:
         raise Refused(f"--latency {text!r}: write e.g. 10ms or 200us, at most 10s")
-    return found
+    return duration

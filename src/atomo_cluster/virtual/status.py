@@ -66,9 +66,9 @@ def status(place: ClusterFolder) -> Status:
 
 def run_in_switch(switch: int, program: str, *arguments: str) -> list[Mapping[str, Any]]:
     """Runs a program in the switch and returns its JSON output."""
-    told = run(program, *arguments, before=lambda: enter(switch, "user", "net"))
-    found: list[Mapping[str, Any]] = json.loads(told)
-    return found
+    output = run(program, *arguments, before=lambda: enter(switch, "user", "net"))
+    records: list[Mapping[str, Any]] = json.loads(output)
+    return records
 
 
 def of_host(
@@ -93,13 +93,13 @@ def of_host(
     )
 
 
-def table(found: Status) -> str:
+def table(cluster_status: Status) -> str:
     """Formats the state as a table."""
     rows = [("host", "address", "state", "rate", "sent", "received", "processes")]
     rows += [
         (host.name, host.address, host.state, host.rate or "-", size_text(host.sent_bytes),
          size_text(host.received_bytes), str(len(host.processes)))
-        for host in found.hosts
+        for host in cluster_status.hosts
     ]  # fmt: skip
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

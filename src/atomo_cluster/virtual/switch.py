@@ -43,13 +43,13 @@ def build(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
     """Makes the bridge, then starts all hosts in parallel."""
     batch("ip", switch_ip())
     starting = [StartingHost(host, place, script) for host in cluster.hosts]
-    for one in starting:
-        one.hears("born")
-        batch("ip", port_ip(one.host, one.process.pid, cluster.mtu))
-        batch("tc", port_tc(one.host, cluster.rate_bits))
-        one.tell("plugged in")
-    for one in starting:
-        one.hears("ready")
+    for starting_host in starting:
+        starting_host.hears("born")
+        batch("ip", port_ip(starting_host.host, starting_host.process.pid, cluster.mtu))
+        batch("tc", port_tc(starting_host.host, cluster.rate_bits))
+        starting_host.tell("plugged in")
+    for starting_host in starting:
+        starting_host.hears("ready")
 
 
 class StartingHost:
@@ -78,8 +78,6 @@ class StartingHost:
             Failed: another line arrived, or none.
         """
         assert self.process.stdout is not None
-        heard = self.process.stdout.readline().strip()
-        if heard != line:
-            raise Failed(
-                f"{self.host.name}: {heard or self._log.read_text().strip() or 'it ended'}"
-            )
+        read = self.process.stdout.readline().strip()
+        if read != line:
+            raise Failed(f"{self.host.name}: {read or self._log.read_text().strip() or 'it ended'}")

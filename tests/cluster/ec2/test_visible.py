@@ -19,7 +19,7 @@ IN_TABLES = r"\x1b]0;title\x1b[31m"  # rich drops some of them
 
 
 def test_lines_and_tables(capsys):
-    run = Run(Namespace(yes=True), Document(wanted=False))
+    run = Run(Namespace(yes=True), Document(enabled=False))
     table = Table("host", title=OBEYED)
     table.add_row(f"{OBEYED}[/b]")
     run.say(OBEYED)

@@ -27,9 +27,9 @@ class StoredFile:
 class Bucket:
     """`s3://BUCKET/PREFIX`. The bucket must exist; nothing in it is ever deleted."""
 
-    def __init__(self, aws: Aws, where: str) -> None:
+    def __init__(self, aws: Aws, url: str) -> None:
         self._aws = aws
-        self.name, _, prefix = where.removeprefix("s3://").partition("/")
+        self.name, _, prefix = url.removeprefix("s3://").partition("/")
         self.prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
 
     def listed(self) -> dict[str, StoredFile]:
@@ -38,14 +38,14 @@ class Bucket:
         Raises:
             CloudError: the bucket does not exist, or cannot be read.
         """
-        found = self._aws.pages(
+        objects = self._aws.pages(
             "s3.list_objects_v2", "Contents", Bucket=self.name, Prefix=self.prefix
         )
         return {
-            one["Key"].removeprefix(self.prefix): StoredFile(
-                one["Size"], one["LastModified"], one["ETag"]
+            stored["Key"].removeprefix(self.prefix): StoredFile(
+                stored["Size"], stored["LastModified"], stored["ETag"]
             )
-            for one in found
+            for stored in objects
         }
 
     def put(self, path: Path, name: str) -> None:

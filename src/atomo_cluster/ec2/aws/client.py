@@ -91,10 +91,10 @@ class Aws:
 
     def constant(self, action: str, key: str, **arguments: Any) -> list[Any]:
         """Returns the entries of `pages`, cached per command: for data that does not change."""
-        asked = json.dumps([action, arguments], sort_keys=True)
-        if asked not in self._constants:
-            self._constants[asked] = list(self.pages(action, key, **arguments))
-        return self._constants[asked]
+        request = json.dumps([action, arguments], sort_keys=True)
+        if request not in self._constants:
+            self._constants[request] = list(self.pages(action, key, **arguments))
+        return self._constants[request]
 
     def wait(self, waiter: str, seconds_s: int, **arguments: Any) -> None:
         """Waits for a state of EC2 such as `instance_running`, polling every five seconds."""
@@ -164,8 +164,8 @@ class Aws:
         try:
             return call(**arguments)
         except ClientError as error:
-            told = error.response["Error"]
-            fail(action, str(told.get("Code", "?")), str(told.get("Message", "")), error)
+            details = error.response["Error"]
+            fail(action, str(details.get("Code", "?")), str(details.get("Message", "")), error)
         except (BotoCoreError, ResponseParserError, ValueError) as error:
             fail(action, type(error).__name__, str(error), error)
 

@@ -28,7 +28,7 @@ def owner_of(arn: str) -> str:
     'assumed-role/AWSReservedSSO_Admin_0a1b/ana@example.com'
     """
     name = arn.split(":", 5)[-1]
-    kind, *rest = name.split("/")
-    if kind == ROLE and rest and not rest[0].startswith(PERSONAL):
-        return f"{ROLE}/{rest[0]}"
+    kind, *path = name.split("/")
+    if kind == ROLE and path and not path[0].startswith(PERSONAL):
+        return f"{ROLE}/{path[0]}"
     return name

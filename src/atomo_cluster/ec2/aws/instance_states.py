@@ -51,17 +51,17 @@ def change_states(
     try:
         aws.call(f"ec2.{verb}_instances", InstanceIds=list(ids))
     except CloudError as error:
-        found = states_after_error(aws, owned, ids, error)
-        if all(one.state in before for one in found):
+        hosts = states_after_error(aws, owned, ids, error)
+        if all(host.state in before for host in hosts):
             raise
-        if any(one.state in before for one in found):
-            raise LeftBehind(f"{error}; {states(found)}: `status` tells, `{verb}_hosts` again goes "
+        if any(host.state in before for host in hosts):
+            raise LeftBehind(f"{error}; {states(hosts)}: `status` tells, `{verb}_hosts` again goes "
                              "on") from error  # fmt: skip
     try:
         aws.wait(waiter, STOP_S, InstanceIds=list(ids))
     except CloudError as error:
-        found = states_after_error(aws, owned, ids, error)
-        raise LeftBehind(f"{error}; {states(found)}: `status` tells how it goes on") from error
+        hosts = states_after_error(aws, owned, ids, error)
+        raise LeftBehind(f"{error}; {states(hosts)}: `status` tells how it goes on") from error
 
 
 def states_after_error(
@@ -69,7 +69,7 @@ def states_after_error(
 ) -> list[Instance]:
     """Returns the instances in their present states, after a failed call."""
     try:
-        return [one for one in instances(aws, owned) if one.id in ids]
+        return [host for host in instances(aws, owned) if host.id in ids]
     except CloudError as error:
         raise LeftBehind(
             f"{cause}; and AWS does not say which of these run, and cost: {', '.join(ids)} "
@@ -77,6 +77,6 @@ def states_after_error(
         ) from cause
 
 
-def states(found: Sequence[Instance]) -> str:
+def states(hosts: Sequence[Instance]) -> str:
     """Formats the state of each instance."""
-    return ", ".join(f"{one.id} is {one.state}" for one in found)
+    return ", ".join(f"{host.id} is {host.state}" for host in hosts)

@@ -75,19 +75,19 @@ def owners_instances(aws: Aws, owner: str, states: Iterable[str] = LIVE) -> list
         {"Name": f"tag:{OWNER}", "Values": [owner]},
         {"Name": "tag-key", "Values": [CLUSTER]},
     ]
-    return sorted(find_instances(aws, filters, states), key=lambda one: one.cluster)
+    return sorted(find_instances(aws, filters, states), key=lambda host: host.cluster)
 
 
 def namesakes(aws: Aws, owned: ClusterTags) -> dict[str, int]:
     """Counts the hosts that other owners have in clusters of the same name."""
     same = [{"Name": f"tag:{CLUSTER}", "Values": [owned.cluster]}]
-    owners = [one.owner for one in find_instances(aws, same, LIVE) if one.owner != owned.owner]
+    owners = [host.owner for host in find_instances(aws, same, LIVE) if host.owner != owned.owner]
     return {owner: owners.count(owner) for owner in owners}
 
 
-def namesakes_text(owned: ClusterTags, others: Mapping[str, int]) -> str:
+def namesakes_text(owned: ClusterTags, hosts_of_owner: Mapping[str, int]) -> str:
     """Formats the hosts of other owners."""
-    listed = ", ".join(f"{count} of {owner!r}" for owner, count in sorted(others.items()))
+    listed = ", ".join(f"{count} of {owner!r}" for owner, count in sorted(hosts_of_owner.items()))
     return (
         f"hosts of a cluster called {owned.cluster} live that are not of {owned.owner!r}: {listed}"
     )
@@ -97,10 +97,10 @@ def find_instances(
     aws: Aws, filters: list[dict[str, Any]], states: Iterable[str]
 ) -> list[Instance]:
     """Lists the instances that match filters, masters first."""
-    wanted = [*filters, {"Name": STATES, "Values": list(states)}]
-    described = aws.pages("ec2.describe_instances", "Reservations", Filters=wanted)
-    listed = [instance(one) for batch in described for one in batch["Instances"]]
-    return sorted(listed, key=lambda one: (one.role != "master", one.launched, one.id))
+    conditions = [*filters, {"Name": STATES, "Values": list(states)}]
+    described = aws.pages("ec2.describe_instances", "Reservations", Filters=conditions)
+    listed = [instance(host) for batch in described for host in batch["Instances"]]
+    return sorted(listed, key=lambda host: (host.role != "master", host.launched, host.id))
 
 
 def instance(described: Mapping[str, Any]) -> Instance:
@@ -152,11 +152,11 @@ def volumes(aws: Aws, owned: ClusterTags) -> list[Disk]:
     listed = aws.pages("ec2.describe_volumes", "Volumes", Filters=owned.filters())
     return [
         Disk(
-            id=one["VolumeId"],
-            kind=one.get("VolumeType", ""),
-            gb=int(one["Size"]),
-            made=one["CreateTime"],
-            host=next((place["InstanceId"] for place in one.get("Attachments", [])), ""),
+            id=volume["VolumeId"],
+            kind=volume.get("VolumeType", ""),
+            gb=int(volume["Size"]),
+            made=volume["CreateTime"],
+            host=next((place["InstanceId"] for place in volume.get("Attachments", [])), ""),
         )
-        for one in listed
+        for volume in listed
     ]

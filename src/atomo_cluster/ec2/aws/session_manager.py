@@ -19,9 +19,11 @@ PROGRAMS: Final = {
 
 def require_programs() -> None:
     """Raises ConfigError if a local program that sessions need is missing."""
-    for program, what in PROGRAMS.items():
+    for program, package in PROGRAMS.items():
         if shutil.which(program) is None:
-            raise ConfigError(f"connect: ssm needs {program} here, and it is not installed: {what}")
+            raise ConfigError(
+                f"connect: ssm needs {program} here, and it is not installed: {package}"
+            )
 
 
 def proxy_command(region: str, endpoint_url: str | None) -> str:

@@ -47,10 +47,12 @@ class ClusterTags:
         """A name for AWS resources that differs between owners of clusters of the same name."""
         return f"atomo-{self.cluster}-{sha256(self.owner.encode()).hexdigest()[:8]}"
 
-    def filters(self, **more: str) -> list[dict[str, Any]]:
+    def filters(self, **conditions: str) -> list[dict[str, Any]]:
         """Returns the filters that find only the resources of this cluster."""
-        wanted = {f"tag:{CLUSTER}": self.cluster, f"tag:{OWNER}": self.owner}
-        return [{"Name": name, "Values": [value]} for name, value in (wanted | more).items()]
+        tag_values = {f"tag:{CLUSTER}": self.cluster, f"tag:{OWNER}": self.owner}
+        return [
+            {"Name": name, "Values": [value]} for name, value in (tag_values | conditions).items()
+        ]
 
     def owns(self, tags: Mapping[str, str]) -> bool:
         """True if these tags are those of this cluster."""

@@ -20,32 +20,34 @@ ON_DEMAND: Final = re.compile(r"Running On-Demand (.+) instances")
 def credentials(site: CheckContext) -> CheckResult:
     """Checks the credentials and reports the identity."""
     try:
-        found = site.aws.call("sts.get_caller_identity")
+        identity = site.aws.call("sts.get_caller_identity")
     except CloudError as error:
         return failed(str(error))
-    return ok(f"{found['Arn']}; the tag {site.owned.owner!r} marks what is yours")
+    return ok(f"{identity['Arn']}; the tag {site.owned.owner!r} marks what is yours")
 
 
 def name(site: CheckContext) -> CheckResult:
     """Fails if a cluster of this name runs under another identity."""
-    others = namesakes(site.aws, site.owned)
-    if not others:
+    hosts_of_owner = namesakes(site.aws, site.owned)
+    if not hosts_of_owner:
         return ok(f"no cluster of another owner is called {site.owned.cluster}")
-    told = namesakes_text(site.owned, others)
+    text = namesakes_text(site.owned, hosts_of_owner)
     if site.cluster.owner:  # who says whose it is knows of the others
-        return ok(told)
+        return ok(text)
     return failed(
-        f"{told}. If it is yours, say --owner {min(others)}; else choose another name, or say "
-        f"--owner {site.owned.owner} to have one beside it"
+        f"{text}. If it is yours, say --owner {min(hosts_of_owner)}; else choose another name, or "
+        f"say --owner {site.owned.owner} to have one beside it"
     )
 
 
 def quota(site: CheckContext) -> CheckResult:
     """Checks the account's quota of vCPUs for all methods of purchase."""
-    found = [quota_for(site, spot) for spot in sorted({site.cluster.spot(role) for role in ROLES})]
-    worst = next((one for one in found if one.outcome != OK), None)
-    told = [one.text for one in found if one.text]
-    return worst or ok("; ".join(told) or "nothing is to be launched")
+    results = [
+        quota_for(site, spot) for spot in sorted({site.cluster.spot(role) for role in ROLES})
+    ]
+    worst = next((result for result in results if result.outcome != OK), None)
+    texts = [result.text for result in results if result.text]
+    return worst or ok("; ".join(texts) or "nothing is to be launched")
 
 
 def quota_for(site: CheckContext, spot: bool) -> CheckResult:
@@ -53,12 +55,12 @@ def quota_for(site: CheckContext, spot: bool) -> CheckResult:
     limits = quotas(site, spot)
     if not limits:
         return unknown("AWS lists no quotas of EC2 here")
-    used, wanted = in_use(site, limits, spot), needed(site, limits, spot)
-    told = []
-    for name, vcpus in wanted.items():
+    used, required = in_use(site, limits, spot), needed(site, limits, spot)
+    texts = []
+    for name, vcpus in required.items():
         limit = limits.get(name)
         if limit is None:
-            told.append(f"{name}: AWS lists none")
+            texts.append(f"{name}: AWS lists none")
         elif used.get(name, 0) + vcpus > limit:
             return failed(
                 f"{name}: {limit:g} vCPUs, {used.get(name, 0)} in use, {vcpus} more wanted; ask "
@@ -66,29 +68,29 @@ def quota_for(site: CheckContext, spot: bool) -> CheckResult:
                 "days), or launch fewer or smaller hosts"
             )
         else:
-            told.append(f"{name}: {used.get(name, 0)} + {vcpus} of {limit:g} vCPUs")
-    return ok("; ".join(told))
+            texts.append(f"{name}: {used.get(name, 0)} + {vcpus} of {limit:g} vCPUs")
+    return ok("; ".join(texts))
 
 
 def quotas(site: CheckContext, spot: bool) -> dict[str, float]:
     """Returns the account's quotas of running vCPUs, by name."""
     listed = site.aws.constant("service-quotas.list_service_quotas", "Quotas", ServiceCode="ec2")
     pattern = SPOT if spot else ON_DEMAND
-    return {one["QuotaName"]: float(one["Value"]) for one in listed
-            if pattern.fullmatch(one["QuotaName"])}  # fmt: skip
+    return {item["QuotaName"]: float(item["Value"]) for item in listed
+            if pattern.fullmatch(item["QuotaName"])}  # fmt: skip
 
 
 def needed(site: CheckContext, names: Iterable[str], spot: bool) -> dict[str, int]:
     """Counts the vCPUs that the launch adds, by quota."""
     cluster = site.cluster
-    have = [one.role for one in instances(site.aws, site.owned)]
-    wanted = (
+    have = [host.role for host in instances(site.aws, site.owned)]
+    machines = (
         (MASTER, cluster.n_masters, cluster.master_type),
         (WORKER, cluster.n_workers, cluster.worker_type),
     )
     types = [
         type
-        for role, count, type in wanted
+        for role, count, type in machines
         if cluster.spot(role) == spot
         for _ in range(count - have.count(role))
     ]
@@ -100,22 +102,22 @@ def in_use(site: CheckContext, names: Iterable[str], spot: bool) -> dict[str, in
     filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     described = site.aws.pages("ec2.describe_instances", "Reservations", Filters=filters)
     types = [
-        one["InstanceType"]
+        host["InstanceType"]
         for batch in described
-        for one in batch["Instances"]
-        if (one.get("InstanceLifecycle") == "spot") == spot
+        for host in batch["Instances"]
+        if (host.get("InstanceLifecycle") == "spot") == spot
     ]
     return counted(site, types, names)
 
 
 def counted(site: CheckContext, types: list[str], names: Iterable[str]) -> dict[str, int]:
     """Sums the vCPUs of hosts of these types, by quota."""
-    known = instance_types(site.aws, types) if types else {}
+    types_by_name = instance_types(site.aws, types) if types else {}
     sums: dict[str, int] = {}
     for type in types:
-        if type in known:
+        if type in types_by_name:
             name = quota_of(type, names)
-            sums[name] = sums.get(name, 0) + known[type].vcpus
+            sums[name] = sums.get(name, 0) + types_by_name[type].vcpus
     return sums
 
 
@@ -136,7 +138,9 @@ def quota_of(type: str, names: Iterable[str]) -> str:
     # "g4dn" is of family G4 and G; "trn1" of TRN; "mac1" of MAC: whole letters, then the first.
     for family in (letters + digits, letters, letters[:1] + digits, letters[:1]):
         for name in names:
-            found = SPOT.fullmatch(name) or ON_DEMAND.fullmatch(name)
-            if found and family.lower() in re.findall(r"[a-z]+\d*", found[1].lower()):
+            pattern_match = SPOT.fullmatch(name) or ON_DEMAND.fullmatch(name)
+            if pattern_match and family.lower() in re.findall(
+                r"[a-z]+\d*", pattern_match[1].lower()
+            ):
                 return name
     return f"the quota of {type}"

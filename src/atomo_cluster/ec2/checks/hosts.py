@@ -19,18 +19,18 @@ def wanted(site: CheckContext) -> tuple[str, ...]:
 
 def types(site: CheckContext) -> CheckResult:
     """Checks that the region offers the types, with the methods of the settings."""
-    known = require_types(site.aws, wanted(site))
+    types_by_name = require_types(site.aws, wanted(site))
     for type in spot_types(site.cluster):
-        if not known[type].spot:
+        if not types_by_name[type].spot:
             return failed(f"{type} is not sold as spot; say --method on-demand")
-    kinds = {machine.architecture for machine in known.values()}
-    workers = {known[type].architecture for type in site.cluster.worker_types}
+    kinds = {machine.architecture for machine in types_by_name.values()}
+    workers = {types_by_name[type].architecture for type in site.cluster.worker_types}
     if len(workers) > 1:
         return failed(
             f"worker types of {' and '.join(sorted(workers))}: one image serves all of them, so "
             "give alternative_types of one architecture"
         )
-    return ok(f"{', '.join(sorted(known))} ({', '.join(sorted(kinds))})")
+    return ok(f"{', '.join(sorted(types_by_name))} ({', '.join(sorted(kinds))})")
 
 
 def zone(site: CheckContext) -> CheckResult:
@@ -40,17 +40,17 @@ def zone(site: CheckContext) -> CheckResult:
 
 def image(site: CheckContext) -> CheckResult:
     """Checks that the images exist and fit the processors."""
-    known = require_types(site.aws, wanted(site))
-    told = []
+    types_by_name = require_types(site.aws, wanted(site))
+    texts = []
     for type in dict.fromkeys((site.cluster.master_type, site.cluster.worker_type)):
-        found = choose_image(site.aws, site.owned, site.cluster.image_id, known[type])
-        if found.architecture != known[type].architecture:
+        chosen = choose_image(site.aws, site.owned, site.cluster.image_id, types_by_name[type])
+        if chosen.architecture != types_by_name[type].architecture:
             return failed(
-                f"{found.id} ({found.name}) is for {found.architecture}, and {type} is "
-                f"{known[type].architecture}; say image_id: latest, or give one that fits"
+                f"{chosen.id} ({chosen.name}) is for {chosen.architecture}, and {type} is "
+                f"{types_by_name[type].architecture}; say image_id: latest, or give one that fits"
             )
-        told.append(f"{type}: {found.id} ({found.name})")
-    return ok("; ".join(told))
+        texts.append(f"{type}: {chosen.id} ({chosen.name})")
+    return ok("; ".join(texts))
 
 
 def price(site: CheckContext) -> CheckResult:
@@ -59,10 +59,10 @@ def price(site: CheckContext) -> CheckResult:
     if not types:
         return ok("on-demand prices are fixed")
     chosen = zones(site.aws, site.cluster)
-    told, limit = [], site.cluster.spot_price
-    known = spot_prices(site.aws, types, chosen)
+    texts, limit = [], site.cluster.spot_price
+    market = spot_prices(site.aws, types, chosen)
     for type in types:
-        now = lowest(*(known.get((zone, type)) for zone in chosen))
+        now = lowest(*(market.get((zone, type)) for zone in chosen))
         if now is None:
             return unknown(f"AWS lists no spot price of {type} in {', '.join(chosen)}")
         if limit is not None and now > limit:
@@ -71,21 +71,23 @@ def price(site: CheckContext) -> CheckResult:
                 f"{format_usd(limit, 4)}; "
                 "raise it, leave it empty, or choose another zone or type"
             )
-        told.append(f"{type} {format_usd(now, 4)}")
-    return ok(", ".join(told) + " per hour now")
+        texts.append(f"{type} {format_usd(now, 4)}")
+    return ok(", ".join(texts) + " per hour now")
 
 
 def placement(site: CheckContext) -> CheckResult:
     """Checks that the types support placement groups and EFA, if the settings use them."""
-    known = require_types(site.aws, wanted(site)).values()
-    if site.cluster.placement_group and (other := lacking(known, "packs")):
-        return failed(f"{other} cannot be in a cluster placement group; say placement_group: no")
-    if site.cluster.efa and (other := lacking(known, "efa")):
-        return failed(f"{other} has no Elastic Fabric Adapter; say efa: no, or take another type")
-    asked = [name for name in ("placement_group", "efa") if getattr(site.cluster, name)]
-    return ok(" and ".join(asked) or "neither placement group nor EFA is asked for")
+    machines = require_types(site.aws, wanted(site)).values()
+    if site.cluster.placement_group and (unsuited := lacking(machines, "packs")):
+        return failed(f"{unsuited} cannot be in a cluster placement group; say placement_group: no")
+    if site.cluster.efa and (unsuited := lacking(machines, "efa")):
+        return failed(
+            f"{unsuited} has no Elastic Fabric Adapter; say efa: no, or take another type"
+        )
+    settings = [name for name in ("placement_group", "efa") if getattr(site.cluster, name)]
+    return ok(" and ".join(settings) or "neither placement group nor EFA is asked for")
 
 
-def lacking(known: Iterable[InstanceType], ability: str) -> str:
+def lacking(machines: Iterable[InstanceType], ability: str) -> str:
     """Names the types that lack an ability."""
-    return ", ".join(machine.type for machine in known if not getattr(machine, ability))
+    return ", ".join(machine.type for machine in machines if not getattr(machine, ability))

@@ -6,7 +6,7 @@ from atomo_cluster.ec2.aws.session_manager import require_programs
 from atomo_cluster.ec2.aws.tags import as_dict
 from atomo_cluster.ec2.checks.results import CheckContext, CheckResult, failed, ok, unknown
 from atomo_cluster.ec2.hosts.keys import check_keyfile, keyfile, public_key_of, require_program
-from atomo_cluster.ec2.places.ingress import Source, foreign_rules
+from atomo_cluster.ec2.places.ingress import RuleSource, foreign_rules
 from atomo_cluster.ec2.places.network import ANYWHERE, Subnet, allowed_cidr
 from atomo_cluster.ec2.places.zones import places
 from atomo_cluster.ec2.settings.cluster import Cluster
@@ -21,17 +21,17 @@ def site_subnet(site: CheckContext) -> Subnet:
 
 def subnet(site: CheckContext) -> CheckResult:
     """Checks that a subnet exists, and that hosts in it can be reached."""
-    found, cluster = site_subnet(site), site.cluster
-    if cluster.availability_zone and cluster.availability_zone != found.zone:
+    chosen, cluster = site_subnet(site), site.cluster
+    if cluster.availability_zone and cluster.availability_zone != chosen.zone:
         return failed(
-            f"{found.id} is in {found.zone}, and availability_zone is {cluster.availability_zone}"
+            f"{chosen.id} is in {chosen.zone}, and availability_zone is {cluster.availability_zone}"
         )
-    if not found.public and not cluster.private_addresses and not cluster.managed:
+    if not chosen.public and not cluster.private_addresses and not cluster.managed:
         return failed(
-            f"hosts in {found.id} get no public address, so nobody reaches them from here; choose "
+            f"hosts in {chosen.id} get no public address, so nobody reaches them from here; choose "
             "another subnet_id, or say private_addresses: yes where a VPN or bastion leads there"
         )
-    return ok(f"{found.id} ({found.cidr}) in {found.zone}")
+    return ok(f"{chosen.id} ({chosen.cidr}) in {chosen.zone}")
 
 
 def key_pair(site: CheckContext) -> CheckResult:
@@ -58,15 +58,15 @@ def key_pair(site: CheckContext) -> CheckResult:
     if trouble:
         return failed(f"path_to_keyfile: {trouble}")
     filters = [{"Name": "key-name", "Values": [cluster.key_name]}]
-    found = list(
+    pairs = list(
         site.aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=filters, IncludePublicKey=True)
     )
-    if not found:
+    if not pairs:
         return failed(
             f"region {site.aws.region} has no key pair {cluster.key_name!r}; import yours with "
             f"`aws ec2 import-key-pair`, or leave key_name and path_to_keyfile empty"
         )
-    return halves(cluster, found[0].get("PublicKey", ""))
+    return halves(cluster, pairs[0].get("PublicKey", ""))
 
 
 def halves(cluster: Cluster, public: str) -> CheckResult:
@@ -87,19 +87,19 @@ def security_group(site: CheckContext) -> CheckResult:
     cidr, by_hand = allowed_cidr(site.cluster), ""
     filters = [{"Name": "group-name", "Values": [site.owned.label]},
                {"Name": "vpc-id", "Values": [site_subnet(site).vpc]}]  # fmt: skip
-    for one in site.aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
-        if not site.owned.owns(as_dict(one)):
+    for group in site.aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
+        if not site.owned.owns(as_dict(group)):
             return failed(
-                f"{one['GroupId']} is called {site.owned.label} and lacks the cluster's tags; "
+                f"{group['GroupId']} is called {site.owned.label} and lacks the cluster's tags; "
                 "delete it, or give the cluster another name"
             )
-        by_hand += "".join(map(by_hand_text, foreign_rules(one, cidr)))
+        by_hand += "".join(map(by_hand_text, foreign_rules(group, cidr)))
     if not cidr:
         return ok(f"no port is open; ssh goes through Session Manager{by_hand}")
     warning = "; THE WHOLE INTERNET MAY TRY, as ssh_from_anywhere asks" if cidr == ANYWHERE else ""
     return ok(f"ssh from {cidr}{warning}{by_hand}")
 
 
-def by_hand_text(rule: Source) -> str:
+def by_hand_text(rule: RuleSource) -> str:
     """Formats a rule that is not of the cluster."""
     return f"; also {rule}" + (", which `launch` removes" if rule.is_ssh else ", made by hand")

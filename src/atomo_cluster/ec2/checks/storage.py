@@ -24,7 +24,10 @@ def shared_folder(site: CheckContext) -> CheckResult:
         return ok("none; checkpoints stay on the master's disk and end with it")
     if not site.cluster.outlives:
         return ok("the master's disk, which ends with it")
-    target = next((one for one in all_targets(site) if one.get("IpAddress") == address), None)
+    target = next(
+        (candidate for candidate in all_targets(site) if candidate.get("IpAddress") == address),
+        None,
+    )
     if target is None:
         return unknown(
             f"EFS has no mount target with the address {address}; if it is another NFS server, "
@@ -46,12 +49,13 @@ def named(site: CheckContext) -> CheckResult:
 
 def of_efs(site: CheckContext, id: str) -> CheckResult:
     """Checks EFS: hosts of a zone reach it through the mount target of that zone."""
-    found = list(targets(site, id))
+    mount_targets = list(targets(site, id))
     zones = {place.zone for place in places(site.aws, site.cluster)}
-    for target in found:
+    for target in mount_targets:
         if target.get("AvailabilityZoneName") in zones:
             return of_target(site, target)
-    there = ", ".join(sorted(str(one.get("AvailabilityZoneName")) for one in found)) or "none"
+    present = sorted(str(mount.get("AvailabilityZoneName")) for mount in mount_targets)
+    there = ", ".join(present) or "none"
     return failed(
         f"storage efs:{id} has no mount target in {' or '.join(sorted(zones))} (it has: {there}); "
         "make one there, or set availability_zone"
@@ -60,15 +64,15 @@ def of_efs(site: CheckContext, id: str) -> CheckResult:
 
 def of_fsx(site: CheckContext, id: str) -> CheckResult:
     """Checks FSx, which is in one zone."""
-    one = described(site.aws, id)
+    file_system = described(site.aws, id)
     shared = shared_folder_of(site.aws, site.cluster)
-    where = find_subnet(site.aws, one["SubnetIds"][0], "")
-    if one.get("Lifecycle", THERE[0]) not in THERE:
-        return failed(f"storage fsx:{id} is {one['Lifecycle']}")
-    if other := other_zones(site, where.zone):
-        return failed(elsewhere(f"storage fsx:{id}", where.zone, other))
+    subnet = find_subnet(site.aws, file_system["SubnetIds"][0], "")
+    if file_system.get("Lifecycle", THERE[0]) not in THERE:
+        return failed(f"storage fsx:{id} is {file_system['Lifecycle']}")
+    if zones := other_zones(site, subnet.zone):
+        return failed(elsewhere(f"storage fsx:{id}", subnet.zone, zones))
     port, place = shared.port if shared else PORTS[NFS], places(site.aws, site.cluster)[0]
-    interfaces = list(one.get("NetworkInterfaceIds", []))
+    interfaces = list(file_system.get("NetworkInterfaceIds", []))
     listed = site.aws.pages("ec2.describe_network_interfaces", "NetworkInterfaces",
                             NetworkInterfaceIds=interfaces) if interfaces else []  # fmt: skip
     groups = [str(group["GroupId"]) for interface in listed for group in interface["Groups"]]
@@ -77,40 +81,40 @@ def of_fsx(site: CheckContext, id: str) -> CheckResult:
                        f"{place.cidr}")  # fmt: skip
     if not admits(site, groups, place, port):
         return failed(shut(f"storage fsx:{id}", groups[0], place, port))
-    return ok(f"fsx:{id} ({one['FileSystemType']}) in {where.zone}")
+    return ok(f"fsx:{id} ({file_system['FileSystemType']}) in {subnet.zone}")
 
 
 def of_target(site: CheckContext, target: dict[str, Any]) -> CheckResult:
     """Checks a mount target of EFS."""
-    where, name = places(site.aws, site.cluster)[0], target["MountTargetId"]
-    there = target.get("AvailabilityZoneName", where.zone)
-    if other := other_zones(site, there):
-        return failed(elsewhere(f"mount target {name}", there, other))
+    subnet, name = places(site.aws, site.cluster)[0], target["MountTargetId"]
+    there = target.get("AvailabilityZoneName", subnet.zone)
+    if zones := other_zones(site, there):
+        return failed(elsewhere(f"mount target {name}", there, zones))
     action = "efs.describe_mount_target_security_groups"
     groups = site.aws.call(action, MountTargetId=name)["SecurityGroups"]
-    if not admits(site, groups, where, PORTS[NFS]):
-        return failed(shut(f"mount target {name}", groups[0], where, PORTS[NFS]))
+    if not admits(site, groups, subnet, PORTS[NFS]):
+        return failed(shut(f"mount target {name}", groups[0], subnet, PORTS[NFS]))
     return ok(f"{target['FileSystemId']} through {name}")
 
 
 def other_zones(site: CheckContext, zone: str) -> list[str]:
     """Lists the possible zones of hosts other than `zone`."""
-    return [one.zone for one in places(site.aws, site.cluster) if one.zone != zone]
+    return [place.zone for place in places(site.aws, site.cluster) if place.zone != zone]
 
 
-def elsewhere(what: str, zone: str, other: Sequence[str]) -> str:
+def elsewhere(resource: str, zone: str, zones: Sequence[str]) -> str:
     """Formats the error that storage is in another zone than the hosts."""
     return (
-        f"{what} is in {zone}, the hosts in {' or '.join(other)}: traffic between zones costs; "
+        f"{resource} is in {zone}, the hosts in {' or '.join(zones)}: traffic between zones costs; "
         f"set availability_zone: {zone}, or name one that is there"
     )
 
 
-def shut(what: str, group: str, where: Subnet, port: int) -> str:
+def shut(resource: str, group: str, subnet: Subnet, port: int) -> str:
     """Formats the error that storage does not admit the hosts, with its remedy."""
     return (
-        f"{what} does not let the hosts in: `aws ec2 authorize-security-group-ingress --group-id "
-        f"{group} --protocol tcp --port {port} --cidr {where.cidr}`"
+        f"{resource} does not admit the hosts: `aws ec2 authorize-security-group-ingress "
+        f"--group-id {group} --protocol tcp --port {port} --cidr {subnet.cidr}`"
     )
 
 
@@ -125,13 +129,15 @@ def targets(site: CheckContext, id: str) -> Iterator[dict[str, Any]]:
     yield from site.aws.pages("efs.describe_mount_targets", "MountTargets", FileSystemId=id)
 
 
-def admits(site: CheckContext, groups: list[str], where: Subnet, port: int) -> bool:
+def admits(site: CheckContext, groups: list[str], subnet: Subnet, port: int) -> bool:
     """True if one of the security groups allows the port from the subnet."""
-    found = site.aws.pages("ec2.describe_security_groups", "SecurityGroups", GroupIds=groups)
-    hosts = ip_network(where.cidr)
+    security_groups = site.aws.pages(
+        "ec2.describe_security_groups", "SecurityGroups", GroupIds=groups
+    )
+    hosts = ip_network(subnet.cidr)
     return any(
         hosts.subnet_of(ip_network(source["CidrIp"]))  # type: ignore[arg-type]
-        for group in found
+        for group in security_groups
         for rule in group["IpPermissions"]
         if rule["IpProtocol"] == "-1" or rule.get("FromPort", 1) <= port <= rule.get("ToPort", 0)
         for source in rule.get("IpRanges", [])

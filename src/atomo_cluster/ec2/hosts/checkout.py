@@ -20,13 +20,13 @@ CACHES: Final = {"__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", "
 LARGEST: Final = 200 * 2**20
 
 
-def checkout(given: Path | None) -> Path:
+def checkout(path: Path | None) -> Path:
     """Returns the folder of the checkout: the given one, or the one that has this package.
 
     Raises:
         ConfigError: the folder is not a checkout.
     """
-    root = given or Path(__file__).parents[4]
+    root = path or Path(__file__).parents[4]
     if not (root / MARK).exists():
         raise ConfigError(
             f"{root} is not a checkout of Atomo: it has no {MARK}. The hosts run a copy of one; "

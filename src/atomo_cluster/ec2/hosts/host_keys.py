@@ -47,15 +47,15 @@ class HostKeys:
         pinned, source = self.pinned(host)
         if pinned and source == CONSOLE:
             return CONSOLE
-        told = self._console(host)
-        if told and pinned and not told & pinned:
+        console_output = self._console(host)
+        if console_output and pinned and not console_output & pinned:
             raise RemoteError(
                 f"{host_label(host)}: the console of {host.id} shows other host keys than were "
                 "scanned: "
                 f"somebody may be in between. End it with `shutdown`, and delete {self._path}"
             )
-        if told:
-            return self._write(host, told, CONSOLE)
+        if console_output:
+            return self._write(host, console_output, CONSOLE)
         if pinned:
             return SCANNED
         scanned = (
@@ -78,10 +78,10 @@ class HostKeys:
     def _write(self, host: Host, keys: set[str], source: str) -> str:
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            others = [line for line in self._lines() if line.split()[0] != host.id]
-            ours = [f"{host.id} {key} {source}" for key in sorted(keys)]
+            other_lines = [line for line in self._lines() if line.split()[0] != host.id]
+            host_lines = [f"{host.id} {key} {source}" for key in sorted(keys)]
             fresh = self._path.with_name(self._path.name + ".new")
-            fresh.write_text("\n".join([*others, *ours]) + "\n")
+            fresh.write_text("\n".join([*other_lines, *host_lines]) + "\n")
             fresh.replace(self._path)  # never half a file, whoever reads it meanwhile
         return source
 
@@ -117,25 +117,25 @@ def scan_twice(ssh: Ssh, host: Host) -> set[str]:
     """
     name, port = resolve_address(ssh, host)
     first, second = scan(name, port), scan(name, port)
-    both = first & second
-    kinds = [{key.split()[0] for key in found} for found in (first, second)]
+    common = first & second
+    kinds = [{key.split()[0] for key in keys} for keys in (first, second)]
     # A busy host may leave some kinds out; another key of the same kind is another matter.
-    if {key.split()[0] for key in both} != kinds[0] & kinds[1]:
+    if {key.split()[0] for key in common} != kinds[0] & kinds[1]:
         raise RemoteError(f"{host_label(host)}: two scans of its host keys differ; do not go on")
-    return both
+    return common
 
 
 def scan_through_session(ssh: Ssh, host: Host) -> set[str]:
     """Returns the key that a host shows through a Session Manager tunnel, which AWS secures."""
     with TemporaryDirectory() as folder:
-        known = Path(folder) / "known_hosts"
-        line = replace(ssh, known_hosts=known).words(host, "true")
+        known_hosts = Path(folder) / "known_hosts"
+        line = replace(ssh, known_hosts=known_hosts).words(host, "true")
         line[1:1] = ["-o", "StrictHostKeyChecking=accept-new"]  # what comes first holds
         try:
             subprocess.run(line, capture_output=True, check=False, timeout=SESSION_S)
         except subprocess.TimeoutExpired:
             return set()
-        text = known.read_text() if known.exists() else ""
+        text = known_hosts.read_text() if known_hosts.exists() else ""
     return {f"{kind} {key}" for kind, key in KEY.findall(text)}
 
 
@@ -150,7 +150,7 @@ def resolve_address(ssh: Ssh, host: Host) -> tuple[str, str]:
     """Returns the host name and port that ssh would use, according to ssh_config."""
     line = ssh.words(host)
     done = subprocess.run([line[0], "-G", *line[1:]], capture_output=True, text=True, check=False)
-    said = dict(text.split(" ", 1) for text in done.stdout.splitlines() if " " in text)
+    options = dict(text.split(" ", 1) for text in done.stdout.splitlines() if " " in text)
     if done.returncode:
         raise RemoteError(f"{host_label(host)}: ssh -G: {done.stderr.strip()}")
-    return said["hostname"], said["port"]
+    return options["hostname"], options["port"]

@@ -93,7 +93,7 @@ def require_program(program: str) -> str:
     Raises:
         ConfigError: the program is not installed.
     """
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         raise ConfigError(f"{program} is missing here; install the OpenSSH client")
-    return found
+    return path

@@ -42,8 +42,8 @@ class LinkMeasurement:
     def take(self, site: SetupContext, master: Host, network: str) -> None:
         """Measures on the master; `network` is the CIDR that MPI uses, or empty."""
         try:
-            told = site.script(master, f"links {shlex.quote(network)}", timeout_s=LINKS_S)
-            self.links = parsed(told, site.hosts)
+            output = site.script(master, f"links {shlex.quote(network)}", timeout_s=LINKS_S)
+            self.links = parsed(output, site.hosts)
         except (RemoteError, ValueError) as error:
             self.obstacle = str(error)
 
@@ -60,19 +60,21 @@ class LinkMeasurement:
         )  # fmt: skip
 
 
-def parsed(told: str, hosts: Sequence[Host]) -> list[Link]:
+def parsed(output: str, hosts: Sequence[Host]) -> list[Link]:
     """Parses the output of measure_links.py; ranks are hosts in the order of `hosts`.
 
     Raises:
         ValueError: the output is malformed or incomplete.
     """
-    found = []
-    for line in (line for line in told.splitlines() if line.startswith("{")):
+    links = []
+    for line in (line for line in output.splitlines() if line.startswith("{")):
         try:
-            one = json.loads(line)
-            found.append(Link(hosts[one["rank"]].alias, one["us"], one["gbit_s"], one["kernel"]))
+            record = json.loads(line)
+            links.append(
+                Link(hosts[record["rank"]].alias, record["us"], record["gbit_s"], record["kernel"])
+            )
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(f"not a link: {line!r}") from error
-    if len(found) < len(hosts) - 1:
-        raise ValueError(f"{len(found)} of {len(hosts) - 1} links were told")
-    return found
+    if len(links) < len(hosts) - 1:
+        raise ValueError(f"{len(links)} of {len(hosts) - 1} links were told")
+    return links

@@ -55,9 +55,9 @@ class Steps:
             self._mark(host, name, DONE)
             return ""
 
-        failures = [told for told in on_all_hosts(hosts, guarded) if told]
+        failures = [failure for failure in on_all_hosts(hosts, guarded) if failure]
         if failures:
-            listed = "".join(f"\n  {told}" for told in failures)
+            listed = "".join(f"\n  {failure}" for failure in failures)
             raise RemoteError(f"{name} failed on {len(failures)} of {len(hosts)} hosts:{listed}")
 
     def table(self) -> Any:

@@ -57,18 +57,20 @@ def bootstrap(site: SetupContext, steps: Steps, fresh: Sequence[Host] | None = N
         RemoteError: a step failed; the message names the hosts.
     """
     master, everyone = site.hosts[:1], site.hosts
-    some = everyone if fresh is None else tuple(fresh)
+    hosts_to_set_up = everyone if fresh is None else tuple(fresh)
     made: list[str] = []
-    steps.on(some, "reach", lambda host: wait_until_reachable(site, host))
-    steps.on(some, "code", lambda host: copy_code(site, host))
+    steps.on(hosts_to_set_up, "reach", lambda host: wait_until_reachable(site, host))
+    steps.on(hosts_to_set_up, "code", lambda host: copy_code(site, host))
     steps.on(master, "key", lambda host: made.append(site.script(host, "key")))
     package = peer_files(site, made[0])
     steps.on(everyone, "join", lambda host: site.script(host, "join", package))
     steps.on(master, "check", lambda host: site.script(host, "check", targets(site)))
     steps.on(master, "shared folder", lambda host: serve(site, host))
-    steps.on(some, "shared folder", lambda host: mount(site, host))
-    steps.on(some, "environment", lambda host: install(site, host))
-    steps.on(some, "setup", lambda host: run_commands(site, host, site.cluster.setup_commands))
+    steps.on(hosts_to_set_up, "shared folder", lambda host: mount(site, host))
+    steps.on(hosts_to_set_up, "environment", lambda host: install(site, host))
+    steps.on(
+        hosts_to_set_up, "setup", lambda host: run_commands(site, host, site.cluster.setup_commands)
+    )
 
 
 # Another boot script may hold the package manager's lock, or still have to write the fuse.
@@ -88,9 +90,9 @@ def wait_until_reachable(
         answer = try_connect(site, host)
         if not answer.code:
             return
-        told = answer.complaint()
-        if time.monotonic() >= end or "somebody may be in between" in told:
-            raise RemoteError(f"{host_label(host)}: {told}")
+        complaint = answer.complaint()
+        if time.monotonic() >= end or "somebody may be in between" in complaint:
+            raise RemoteError(f"{host_label(host)}: {complaint}")
         pause(BETWEEN_S)
 
 
@@ -117,18 +119,18 @@ def peer_files(site: SetupContext, key: str) -> bytes:
 
 def connections(site: SetupContext) -> dict[str, str]:
     """Writes the ssh_config and known_hosts files with which hosts reach each other."""
-    blocks, known = [], []
+    blocks, key_lines = [], []
     for host in site.hosts:
         known_by_name = host.inside == host.alias  # a name that only this file resolves
-        where = (host.address, host.port) if known_by_name else (host.inside, 22)
+        address = (host.address, host.port) if known_by_name else (host.inside, 22)
         blocks.append(
             f"Host {' '.join(dict.fromkeys((host.inside, host.alias)))}\n"
-            f"  HostName {where[0]}\n  Port {where[1]}\n  HostKeyAlias {host.id}\n"
+            f"  HostName {address[0]}\n  Port {address[1]}\n  HostKeyAlias {host.id}\n"
             f"  User {site.ssh.user}\n  IdentityFile KEY\n  IdentitiesOnly yes\n"
             "  UserKnownHostsFile KNOWN\n  StrictHostKeyChecking yes\n"
         )
-        known += [f"{host.id} {key}\n" for key in sorted(site.keys.pinned(host)[0])]
-    return {"ssh_config": "".join(blocks), "known_hosts": "".join(known)}
+        key_lines += [f"{host.id} {key}\n" for key in sorted(site.keys.pinned(host)[0])]
+    return {"ssh_config": "".join(blocks), "known_hosts": "".join(key_lines)}
 
 
 def targets(site: SetupContext) -> bytes:

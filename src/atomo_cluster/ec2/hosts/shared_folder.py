@@ -49,21 +49,23 @@ def shared_folder_of(aws: Aws, cluster: Cluster) -> SharedFolder | None:
 
 def described(aws: Aws, id: str) -> Mapping[str, Any]:
     """Describes a file system of FSx."""
-    found = aws.call("fsx.describe_file_systems", FileSystemIds=[id])["FileSystems"]
-    if not found:
+    file_systems = aws.call("fsx.describe_file_systems", FileSystemIds=[id])["FileSystems"]
+    if not file_systems:
         raise ConfigError(f"storage fsx:{id}: region {aws.region} has no such file system")
-    one: Mapping[str, Any] = found[0]
-    return one
+    file_system: Mapping[str, Any] = file_systems[0]
+    return file_system
 
 
-def mount_parameters(one: Mapping[str, Any]) -> SharedFolder:
+def mount_parameters(file_system: Mapping[str, Any]) -> SharedFolder:
     """Returns the mount parameters of a file system of FSx."""
-    kind, name = one["FileSystemType"], one.get("DNSName", "")
+    kind, name = file_system["FileSystemType"], file_system.get("DNSName", "")
     if kind == "LUSTRE":
-        return SharedFolder(LUSTRE, f"{name}@tcp:/{one['LustreConfiguration']['MountName']}")
+        return SharedFolder(
+            LUSTRE, f"{name}@tcp:/{file_system['LustreConfiguration']['MountName']}"
+        )
     if kind == "OPENZFS":
         return SharedFolder(NFS, f"{name}:/fsx")
     raise ConfigError(
-        f"storage fsx:{one['FileSystemId']} is of type {kind}; hosts here mount LUSTRE and "
+        f"storage fsx:{file_system['FileSystemId']} is of type {kind}; hosts here mount LUSTRE and "
         "OPENZFS, or any NFS server by nfs_ip_address"
     )

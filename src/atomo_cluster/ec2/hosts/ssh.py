@@ -54,8 +54,8 @@ class Answer:
         """Returns the error with a hint."""
         if self.code == UNREACHED:
             return with_hint(self.err, self.host.own)
-        told = (self.err or self.out).strip().splitlines()
-        return f"exit code {self.code}: {' / '.join(told[-3:]) or 'it says nothing'}"
+        lines = (self.err or self.out).strip().splitlines()
+        return f"exit code {self.code}: {' / '.join(lines[-3:]) or 'it says nothing'}"
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ OWN_HINTS: Final = HINTS | {
 }
 
 
-def with_hint(told: str, own: bool = False) -> str:
+def with_hint(complaint: str, own: bool = False) -> str:
     """Adds a hint to the output of ssh; `own` selects the hints for hosts of --hostfile."""
-    line = " / ".join(told.strip().splitlines()[-2:]) or "ssh failed and says nothing"
+    line = " / ".join(complaint.strip().splitlines()[-2:]) or "ssh failed and says nothing"
     for words, hint in (OWN_HINTS if own else HINTS).items():
-        if words in told.lower():
+        if words in complaint.lower():
             return f"{line}; {hint}"
     return line

@@ -14,7 +14,7 @@ __all__ = ["LineHandler", "relay_output", "run_streaming"]
 LineHandler = Callable[[Host, str], None]
 
 
-def run_streaming(ssh: Ssh, host: Host, command: str, each: LineHandler) -> Answer:
+def run_streaming(ssh: Ssh, host: Host, command: str, on_line: LineHandler) -> Answer:
     """Runs a shell command on a host; passes lines of both streams to `each` and collects them."""
     out: list[str] = []
     err: list[str] = []
@@ -22,9 +22,9 @@ def run_streaming(ssh: Ssh, host: Host, command: str, each: LineHandler) -> Answ
         ssh.words(host, command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True, errors="replace",
     ) as process:  # fmt: skip
-        beside = Thread(target=gather, args=(process.stderr or (), err, host, each))
+        beside = Thread(target=gather, args=(process.stderr or (), err, host, on_line))
         beside.start()
-        gather(process.stdout or (), out, host, each)
+        gather(process.stdout or (), out, host, on_line)
         beside.join()
     return Answer(host, process.returncode, "".join(out), "".join(err))
 
@@ -61,8 +61,8 @@ def copy(stream: Iterable[str], out: Any) -> None:
         out.flush()
 
 
-def gather(stream: Iterable[str], kept: list[str], host: Host, each: LineHandler) -> None:
+def gather(stream: Iterable[str], lines: list[str], host: Host, on_line: LineHandler) -> None:
     """Passes the lines of a stream to `each` and collects them, until the stream ends."""
     for line in stream:
-        kept.append(line)
-        each(host, line.rstrip("\n"))
+        lines.append(line)
+        on_line(host, line.rstrip("\n"))

@@ -52,8 +52,8 @@ class S3Source:
         """Lists the files."""
         stored = self._bucket.listed()
         return {
-            name: RemoteFile(one.size, one.when.timestamp(), one.mark)
-            for name, one in stored.items()
+            name: RemoteFile(entry.size, entry.when.timestamp(), entry.mark)
+            for name, entry in stored.items()
         }
 
     def read(self, name: str, far: RemoteFile, out: BufferedIOBase, offset: int) -> None:
@@ -71,14 +71,15 @@ class HostSource:
 
     def listed(self) -> dict[str, RemoteFile]:
         """Lists the complete files; none if the folder does not exist."""
-        where = shlex.quote(self._folder)
+        folder = shlex.quote(self._folder)
         find = "find . -type f ! -name '*.tmp' ! -name '*.part' -printf '%s %T@ %P\\0'"
-        command = f"date +%s.%N && {{ cd {where} 2>/dev/null || exit 0; }} && {find}"
-        told = self._ssh.run(self._host, command, timeout_s=LIST_S).checked("listing files")
-        self.begun, _, rest = told.partition("\n")
-        found = [line.split(" ", 2) for line in rest.split("\0") if line]
+        command = f"date +%s.%N && {{ cd {folder} 2>/dev/null || exit 0; }} && {find}"
+        output = self._ssh.run(self._host, command, timeout_s=LIST_S).checked("listing files")
+        self.begun, _, listing = output.partition("\n")
+        records = [line.split(" ", 2) for line in listing.split("\0") if line]
         return {
-            name: RemoteFile(int(size), float(when), f"{size} {when}") for size, when, name in found
+            name: RemoteFile(int(size), float(when), f"{size} {when}")
+            for size, when, name in records
         }
 
     def read(self, name: str, far: RemoteFile, out: BufferedIOBase, offset: int) -> None:
@@ -90,8 +91,8 @@ class HostSource:
         done = subprocess.run(self._ssh.words(self._host, command), stdin=subprocess.DEVNULL,
                               stdout=out.fileno(), stderr=subprocess.PIPE, check=False)  # fmt: skip
         if done.returncode:
-            told = done.stderr.decode(errors="replace").strip()
-            raise RemoteError(f"{host_label(self._host)}: reading {name}: {told}")
+            complaint = done.stderr.decode(errors="replace").strip()
+            raise RemoteError(f"{host_label(self._host)}: reading {name}: {complaint}")
 
 
 def fetch(source: Source, folder: Path, say: Say) -> list[str]:
@@ -125,8 +126,8 @@ def is_current(folder: Path, name: str, far: RemoteFile) -> bool:
     path = inside(folder, name)
     if not path.is_file():
         return False
-    found = path.stat()
-    return found.st_size == far.size and abs(found.st_mtime - far.when) < 1e-3
+    status = path.stat()
+    return status.st_size == far.size and abs(status.st_mtime - far.when) < 1e-3
 
 
 def fetch_one(source: Source, folder: Path, name: str, far: RemoteFile) -> None:
@@ -177,37 +178,37 @@ def local_files(source: Path) -> Iterator[tuple[str, Path]]:
 
 def differs(path: Path, far: RemoteFile | None) -> bool:
     """True if a file is missing or different there; times are compared in whole seconds."""
-    found = path.stat()
-    return far is None or far.size != found.st_size or int(far.when) != int(found.st_mtime)
+    status = path.stat()
+    return far is None or far.size != status.st_size or int(far.when) != int(status.st_mtime)
 
 
 def send_small(ssh: Ssh, host: Host, files: Mapping[str, Path], folder: str) -> None:
     """Uploads small files as one tar stream; an interrupted file has the wrong length."""
-    where = shlex.quote(folder)
-    line = ssh.words(host, f"mkdir -p {where} && tar -xf - -C {where}")
+    quoted_folder = shlex.quote(folder)
+    line = ssh.words(host, f"mkdir -p {quoted_folder} && tar -xf - -C {quoted_folder}")
     with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
         with suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as tar:
             for name, path in files.items():
                 tar.add(path, arcname=name, recursive=False)
-        _, told = process.communicate()
+        _, stderr = process.communicate()
     if process.returncode:
-        raise RemoteError(f"{host_label(host)}: {told.decode(errors='replace').strip()}")
+        raise RemoteError(f"{host_label(host)}: {stderr.decode(errors='replace').strip()}")
 
 
 def send_large(ssh: Ssh, host: Host, path: Path, name: str) -> None:
     """Uploads a file under a temporary name and resumes an interrupted upload."""
-    found = path.stat()
-    part = shlex.quote(f"{name}.{found.st_size}.{int(found.st_mtime)}{PART}")
+    status = path.stat()
+    part = shlex.quote(f"{name}.{status.st_size}.{int(status.st_mtime)}{PART}")
     folder = shlex.quote(name.rpartition("/")[0])
     size = ssh.run(host, f"mkdir -p {folder} && stat -c %s {part} 2>/dev/null || echo 0")
     offset = int(size.checked("looking for a part"))
-    finish = f"touch -d @{int(found.st_mtime)} {part} && mv {part} {shlex.quote(name)}"
-    command = f"cat >>{part} && [ $(stat -c %s {part}) = {found.st_size} ] && {finish}"
-    with path.open("rb") as given:
-        given.seek(offset)
-        done = subprocess.run(ssh.words(host, command), stdin=given, capture_output=True,
+    finish = f"touch -d @{int(status.st_mtime)} {part} && mv {part} {shlex.quote(name)}"
+    command = f"cat >>{part} && [ $(stat -c %s {part}) = {status.st_size} ] && {finish}"
+    with path.open("rb") as source:
+        source.seek(offset)
+        done = subprocess.run(ssh.words(host, command), stdin=source, capture_output=True,
                               check=False)  # fmt: skip
     if done.returncode:
-        told = done.stderr.decode(errors="replace").strip() or "it has another length there"
-        raise RemoteError(f"{host_label(host)}: {name}: {told}; once more goes on")
+        complaint = done.stderr.decode(errors="replace").strip() or "it has another length there"
+        raise RemoteError(f"{host_label(host)}: {name}: {complaint}; once more goes on")

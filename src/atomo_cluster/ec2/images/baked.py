@@ -61,29 +61,36 @@ def baked(aws: Aws, owned: ClusterTags) -> list[BakedImage]:
 
 def newest(described: Iterable[Mapping[str, Any]]) -> list[BakedImage]:
     """Parses descriptions of images, newest first."""
-    return sorted(map(from_description, described), key=lambda one: one.made, reverse=True)
+    return sorted(
+        map(from_description, described), key=lambda baked_image: baked_image.made, reverse=True
+    )
 
 
 def from_description(described: Mapping[str, Any]) -> BakedImage:
     """Parses the description of a baked image."""
-    found = image(described)
+    base = image(described)
     return BakedImage(
-        image=found,
+        image=base,
         state=described["State"],
         gpus=as_dict(described).get(GPUS) == "yes",
-        gb=found.root_gb,
+        gb=base.root_gb,
         made=datetime.fromisoformat(described["CreationDate"].replace("Z", "+00:00")),
     )
 
 
 def snapshots(aws: Aws, owned: ClusterTags) -> list[Snapshot]:
     """Lists the snapshots of a cluster's images, including images that no longer exist."""
-    found = aws.pages(
+    descriptions = aws.pages(
         "ec2.describe_snapshots", "Snapshots", OwnerIds=["self"], Filters=image_filters(owned)
     )
     return [
-        Snapshot(one["SnapshotId"], int(one["VolumeSize"]), one["StartTime"], named_in(one))
-        for one in found
+        Snapshot(
+            description["SnapshotId"],
+            int(description["VolumeSize"]),
+            description["StartTime"],
+            named_in(description),
+        )
+        for description in descriptions
     ]
 
 
@@ -93,28 +100,30 @@ def named_in(described: Mapping[str, Any]) -> str:
     return last[0] if last and last[0].startswith("ami-") else ""
 
 
-def choose_image(aws: Aws, owned: ClusterTags, image_id: str, wanted: InstanceType) -> Image:
+def choose_image(aws: Aws, owned: ClusterTags, image_id: str, machine: InstanceType) -> Image:
     """Returns the image for a type: by identifier, the latest of AWS, or the newest baked one.
 
     Raises:
         ConfigError: there is no such image.
     """
     if image_id != BAKED:
-        return find_image(aws, image_id, wanted)
-    asked = {"Owners": ["self"], "Filters": image_filters(owned)}
+        return find_image(aws, image_id, machine)
+    query = {"Owners": ["self"], "Filters": image_filters(owned)}
     suited = [
-        one for one in newest(aws.constant("ec2.describe_images", "Images", **asked))
-        if one.state == "available" and one.image.architecture == wanted.architecture
-        and (one.gpus or not wanted.gpus)
-    ]  # fmt: skip
+        candidate
+        for candidate in newest(aws.constant("ec2.describe_images", "Images", **query))
+        if candidate.state == "available"
+        and candidate.image.architecture == machine.architecture
+        and (candidate.gpus or not machine.gpus)
+    ]
     if not suited:
-        what = f"{wanted.architecture}, with a driver for GPUs" if wanted.gpus else (
-            wanted.architecture)  # fmt: skip
+        kind = f"{machine.architecture}, with a driver for GPUs" if machine.gpus else (
+            machine.architecture)  # fmt: skip
         raise ConfigError(
-            f"image_id {BAKED}: {owned.cluster} has no image in {aws.region} for {wanted.type} "
-            f"({what}); launch with image_id latest, then `bootstrap` and `bake` make one"
+            f"image_id {BAKED}: {owned.cluster} has no image in {aws.region} for {machine.type} "
+            f"({kind}); launch with image_id latest, then `bootstrap` and `bake` make one"
         )
-    return min(suited, key=lambda one: one.gpus != bool(wanted.gpus)).image
+    return min(suited, key=lambda baked_image: baked_image.gpus != bool(machine.gpus)).image
 
 
 def create(aws: Aws, owned: ClusterTags, instance: str, gpus: bool) -> str:
@@ -134,8 +143,8 @@ def create(aws: Aws, owned: ClusterTags, instance: str, gpus: bool) -> str:
                         Description=f"environment of {owned.cluster}",
                         TagSpecifications=kinds)  # fmt: skip
     except CloudError as error:
-        if found := images_named(aws, owned, name, error):
-            return found[0]  # the answer was lost
+        if same_name := images_named(aws, owned, name, error):
+            return same_name[0]  # the answer was lost
         raise
     return str(made["ImageId"])
 
@@ -143,7 +152,9 @@ def create(aws: Aws, owned: ClusterTags, instance: str, gpus: bool) -> str:
 def images_named(aws: Aws, owned: ClusterTags, name: str, cause: CloudError) -> list[str]:
     """Returns the images of a name, after a failed call."""
     try:
-        return [one.id for one in baked(aws, owned) if one.image.name == name]
+        return [
+            baked_image.id for baked_image in baked(aws, owned) if baked_image.image.name == name
+        ]
     except CloudError as error:
         raise LeftBehind(
             f"{cause}; and AWS does not say whether there is an image {name} now, which costs "
@@ -157,23 +168,23 @@ def delete(aws: Aws, owned: ClusterTags, ids: Sequence[str]) -> None:
     Raises:
         CloudError: some still exist; the message names them.
     """
-    kept = {one.id for one in baked(aws, owned)} - set(ids)
-    doomed = [one.id for one in snapshots(aws, owned) if one.image not in kept]
-    told = [
+    kept_images = {stored.id for stored in baked(aws, owned)} - set(ids)
+    doomed = [stored.id for stored in snapshots(aws, owned) if stored.image not in kept_images]
+    errors = [
         *(refusal_of(aws, "ec2.deregister_image", ImageId=id) for id in ids),
         *(refusal_of(aws, "ec2.delete_snapshot", SnapshotId=id) for id in doomed),
     ]
-    left = [one.id for one in baked(aws, owned) if one.id in ids]
-    left += [one.id for one in snapshots(aws, owned) if one.id in doomed]
-    if left:
-        words = "; ".join(one for one in told if one) or "AWS does not say why"
-        raise CloudError(f"still there, and costing: {', '.join(left)}: {words}")
+    remaining = [stored.id for stored in baked(aws, owned) if stored.id in ids]
+    remaining += [stored.id for stored in snapshots(aws, owned) if stored.id in doomed]
+    if remaining:
+        words = "; ".join(stored for stored in errors if stored) or "AWS does not say why"
+        raise CloudError(f"still there, and costing: {', '.join(remaining)}: {words}")
 
 
-def refusal_of(aws: Aws, action: str, **what: str) -> str:
+def refusal_of(aws: Aws, action: str, **parameters: str) -> str:
     """Calls AWS and returns its refusal; empty if the call succeeded or its work was done."""
     try:
-        aws.call(action, **what)
+        aws.call(action, **parameters)
     except CloudError as error:
         return "" if error.code in GONE else str(error)
     return ""

@@ -35,48 +35,50 @@ PLAIN_PARAMETERS: Final = tuple(
 GPU_NAMES: Final = "Deep Learning * OSS Nvidia Driver GPU AMI (Ubuntu *) *"
 
 
-def find_image(aws: Aws, image_id: str, wanted: InstanceType) -> Image:
+def find_image(aws: Aws, image_id: str, machine: InstanceType) -> Image:
     """Returns the image with this identifier, or the latest image that suits an instance type.
 
     Raises:
         ConfigError: there is no such image.
         CloudError: AWS failed.
     """
-    chosen = latest(aws, wanted) if image_id == LATEST else image_id
+    chosen = latest(aws, machine) if image_id == LATEST else image_id
     described = aws.constant("ec2.describe_images", "Images", ImageIds=[chosen])
     if not described:
         raise ConfigError(f"image_id {chosen}: region {aws.region} has no such image")
     return image(described[0])
 
 
-def latest(aws: Aws, wanted: InstanceType) -> str:
+def latest(aws: Aws, machine: InstanceType) -> str:
     """Finds the newest deep-learning image for a GPU type, or the newest Ubuntu for others."""
-    names = GPU_PARAMETERS if wanted.gpus else PLAIN_PARAMETERS
-    other = {"x86_64": "amd64"}.get(wanted.architecture, wanted.architecture)
-    known = parameters(aws, [name.format(wanted.architecture, other) for name in names])
-    if known:
-        return known[0]
+    names = GPU_PARAMETERS if machine.gpus else PLAIN_PARAMETERS
+    debian_architecture = {"x86_64": "amd64"}.get(machine.architecture, machine.architecture)
+    images_by_name = parameters(
+        aws, [name.format(machine.architecture, debian_architecture) for name in names]
+    )
+    if images_by_name:
+        return images_by_name[0]
     filters = [
         {"Name": "name", "Values": [GPU_NAMES]},
-        {"Name": "architecture", "Values": [wanted.architecture]},
+        {"Name": "architecture", "Values": [machine.architecture]},
         {"Name": "state", "Values": ["available"]},
     ]
     listed = list(aws.constant("ec2.describe_images", "Images", Owners=["amazon"], Filters=filters))
     if not listed:
         raise ConfigError(
-            f"image_id {LATEST}: AWS names no image for {wanted.type} in {aws.region}; look one "
+            f"image_id {LATEST}: AWS names no image for {machine.type} in {aws.region}; look one "
             "up in the EC2 console and give its ami-..."
         )
-    return str(max(listed, key=lambda one: one["CreationDate"])["ImageId"])
+    return str(max(listed, key=lambda description: description["CreationDate"])["ImageId"])
 
 
 def parameters(aws: Aws, names: list[str]) -> list[str]:
     """Returns the values of the public parameters that exist, in the order of `names`."""
     try:
-        known = aws.constant("ssm.get_parameters", "Parameters", Names=names)
+        listed = aws.constant("ssm.get_parameters", "Parameters", Names=names)
     except CloudError:
         return []  # not permitted, or not in this region: there is another way
-    values = {one["Name"]: one["Value"] for one in known}
+    values = {parameter["Name"]: parameter["Value"] for parameter in listed}
     return [values[name] for name in names if name in values]
 
 

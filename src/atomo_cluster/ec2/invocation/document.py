@@ -15,8 +15,8 @@ __all__ = ["Document"]
 class Document:
     """Collects the output for scripts and prints it once the command has ended."""
 
-    def __init__(self, *, wanted: bool) -> None:
-        self.wanted = wanted
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
         self._record: Any = None
 
     def tell(self, record: Any) -> None:
@@ -34,7 +34,7 @@ class Document:
                 self._record = {"error": str(error) or "interrupted", "exit_code": code}
             raise
         finally:
-            if self.wanted and self._record is not None:
+            if self.enabled and self._record is not None:
                 sys.stdout.write(json.dumps(self._record, indent=2, default=str) + "\n")
 
 

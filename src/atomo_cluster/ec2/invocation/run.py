@@ -47,7 +47,7 @@ class Run:
             return self._settled
         if len(self.given.all_regions) == 1 or getattr(self.options, "hostfile", None):
             return self.given.at(self.given.all_regions[0])
-        here = (one for one in self.everywhere() if instances(one.aws, one.owned))
+        here = (run for run in self.everywhere() if instances(run.aws, run.owned))
         return next(here, self.everywhere()[0]).cluster
 
     def everywhere(self) -> "list[Run]":
@@ -68,7 +68,7 @@ class Run:
 
     @property
     def as_json(self) -> bool:
-        return self._document.wanted
+        return self._document.enabled
 
     def say(self, text: str) -> None:
         """Prints a message; with --json to stderr.
@@ -95,7 +95,7 @@ class Run:
         """Adds a record to the JSON document, which is printed when the command ends."""
         self._document.tell(record)
 
-    def tell_dry_run(self, verdicts: Mapping[str, str], what: str) -> None:
+    def tell_dry_run(self, verdicts: Mapping[str, str], purpose: str) -> None:
         """Reports the predictions of DryRun for each call; empty text: it would succeed.
 
         Raises:
@@ -106,7 +106,7 @@ class Run:
         self.tell({"dry_run": verdicts})
         refusals = [refusal for refusal in verdicts.values() if refusal]
         if refusals:
-            raise CloudError(f"{what} would fail: {refusals[0]}")
+            raise CloudError(f"{purpose} would fail: {refusals[0]}")
 
     def confirm(self, question: str = "Proceed?") -> None:
         """Asks for confirmation, unless --yes.

@@ -67,9 +67,9 @@ def check_idle(run: Run, master: Host) -> None:
 def busy(run: Run, master: Host) -> str:
     """Formats the error for a busy master, with its remedies."""
     running = running_jobs(run, master)
-    what = f"job {running[0].number} ({running[0].shown})" if running else "a training"
+    work = f"job {running[0].number} ({running[0].shown})" if running else "a training"
     return (
-        f"{what} runs already on {master.alias}, and this one was not started: `--queue` has it "
+        f"{work} runs already on {master.alias}, and this one was not started: `--queue` has it "
         "wait, `attach` follows the other, `stop JOB` ends it with a checkpoint"
     )
 

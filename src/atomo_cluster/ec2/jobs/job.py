@@ -52,8 +52,8 @@ def jobs_in(text: str) -> list[Job]:
 
 def job_in(line: str) -> Job:
     """Parses a line of `job.sh list`."""
-    number, state, *rest, shown = line.split("\t", 6)
-    code, made, started, ended = [int(word) if word else None for word in rest]
+    number, state, *fields, shown = line.split("\t", 6)
+    code, made, started, ended = [int(word) if word else None for word in fields]
     return Job(int(number), state, code, made, started, ended, shown)
 
 
@@ -69,11 +69,11 @@ def script_of(cluster: Cluster, hosts: int, network: str, words: Sequence[str]) 
     `network` is the CIDR that MPI uses: images have bridges, such as Docker's, with the same
     address on all hosts, and MPI would hang on them. Options in `words` take precedence.
     """
-    given = {word.partition("=")[0] for word in words}
-    options = [] if "--n" in given else ["--n", str(hosts)]
-    options += [] if "--hostfile" in given else ["--hostfile", "hosts_address"]
-    options += [] if "--train-dir" in given else ["--train-dir", f"{cluster.out_dir}/train"]
-    if network and "--mpi-args" not in given:
+    options_given = {word.partition("=")[0] for word in words}
+    options = [] if "--n" in options_given else ["--n", str(hosts)]
+    options += [] if "--hostfile" in options_given else ["--hostfile", "hosts_address"]
+    options += [] if "--train-dir" in options_given else ["--train-dir", f"{cluster.out_dir}/train"]
+    if network and "--mpi-args" not in options_given:
         keep = f"--mca btl_tcp_if_include {network} --prtemca prte_if_include {network}"
         options += [f"--mpi-args={keep}"]
     line = shlex.join(["bash", "run_pytorch.sh", *options, *words])

@@ -47,14 +47,16 @@ class Attempt:
     @property
     def hourly(self) -> float | None:
         """USD per hour of all instances now, without disks and addresses."""
-        each = [(group.count, group.hourly) for group in self.groups]
-        return sum_known([None if one is None else count * one for count, one in each])
+        counted_prices = [(group.count, group.hourly) for group in self.groups]
+        return sum_known(
+            [None if price is None else count * price for count, price in counted_prices]
+        )
 
     @property
     def where(self) -> str:
         """Zone and types, e.g. `m5.large in us-east-1a`."""
-        wanted = self.groups[-1].types if self.groups else ("nothing",)
-        return f"{' or '.join(wanted)} in {self.subnet.zone}"
+        types = self.groups[-1].types if self.groups else ("nothing",)
+        return f"{' or '.join(types)} in {self.subnet.zone}"
 
 
 def attempts(
@@ -70,20 +72,20 @@ def attempts(
     Spot workers have all types in one choice, from which EC2 picks by capacity. Other workers have
     one type per choice.
     """
-    found = [
+    unsorted = [
         Attempt(subnet, groups(aws, cluster, owned, missing, types, subnet.zone, cost))
         for subnet in subnets
         for types in choices(cluster, types_in(aws, cluster, subnet.zone), missing)
     ]
     order = {type: number for number, type in enumerate(cluster.worker_types)}
-    return tuple(sorted(found, key=lambda one: rank(one, order)))
+    return tuple(sorted(unsorted, key=lambda attempt: rank(attempt, order)))
 
 
-def rank(one: Attempt, order: Mapping[str, int]) -> tuple[bool, float, int, str]:
+def rank(attempt: Attempt, order: Mapping[str, int]) -> tuple[bool, float, int, str]:
     """Returns the sort key of an attempt: the price, then the order of the settings."""
-    price = one.hourly
-    first = order.get(one.groups[-1].machine.type, 0) if one.groups else 0
-    return price is None, price or 0.0, first, one.subnet.zone
+    price = attempt.hourly
+    first = order.get(attempt.groups[-1].machine.type, 0) if attempt.groups else 0
+    return price is None, price or 0.0, first, attempt.subnet.zone
 
 
 def choices(
@@ -105,16 +107,16 @@ def groups(
     cost: Prices,
 ) -> tuple[Group, ...]:
     """Builds the groups of missing hosts, one per role, in a zone."""
-    known = require_types(aws, (cluster.master_type, *cluster.worker_types))
+    types_by_name = require_types(aws, (cluster.master_type, *cluster.worker_types))
     of_role = {MASTER: (cluster.master_type,), WORKER: types}
     return tuple(
         group(
             cluster,
             role,
             count,
-            [known[type] for type in of_role[role]],
+            [types_by_name[type] for type in of_role[role]],
             (zone, cost),
-            choose_image(aws, owned, cluster.image_id, known[of_role[role][0]]),
+            choose_image(aws, owned, cluster.image_id, types_by_name[of_role[role][0]]),
         )
         for role, count in missing.items()
     )

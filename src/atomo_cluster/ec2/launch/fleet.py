@@ -99,7 +99,7 @@ def order_on_demand(aws: Aws, order: Order, cluster: Cluster, network: Network) 
 
     def act() -> list[str]:
         answer = aws.call("ec2.run_instances", **described)
-        return [one["InstanceId"] for one in answer["Instances"]]
+        return [instance["InstanceId"] for instance in answer["Instances"]]
 
     return retry_new_profile("IamInstanceProfile" in described, act)
 
@@ -122,9 +122,9 @@ def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]
     data["UserData"] = base64.b64encode(
         user_data(cluster, order.spot, order.admitted).encode()
     ).decode()
-    where = f"{order.role}-{network.subnet.zone}"  # each attempt has one of its own
+    suffix = f"{order.role}-{network.subnet.zone}"  # each attempt has one of its own
     return {
-        "LaunchTemplateName": f"{order.owned.label}-{order.launch}-{where}",
+        "LaunchTemplateName": f"{order.owned.label}-{order.launch}-{suffix}",
         "LaunchTemplateData": data,
         "TagSpecifications": [order.owned.specification("launch-template", {LAUNCH: order.launch})],
     }
@@ -165,9 +165,11 @@ def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network) -> li
     described = template(order, cluster, network)
     name = described["LaunchTemplateName"]
     aws.call("ec2.create_launch_template", **described)
-    wanted = fleet(order, cluster, network, name)
+    request = fleet(order, cluster, network, name)
     profiled = "IamInstanceProfile" in described["LaunchTemplateData"]
-    ids = retry_new_profile(profiled, lambda: all_of(aws.call("ec2.create_fleet", **wanted), order))
+    ids = retry_new_profile(
+        profiled, lambda: all_of(aws.call("ec2.create_fleet", **request), order)
+    )
     aws.call("ec2.delete_launch_template", LaunchTemplateName=name)
     return ids
 
@@ -186,12 +188,12 @@ def all_of(answer: dict[str, Any], order: Order) -> list[str]:
 
 def too_few(order: Order, got: int, errors: list[dict[str, Any]]) -> CloudError:
     """Returns the error for an incomplete fleet."""
-    told = {f"{one.get('ErrorCode', '?')}: {one.get('ErrorMessage', '')}" for one in errors}
-    codes = [one.get("ErrorCode", "") for one in errors] or [NO_CAPACITY]
+    texts = {f"{error.get('ErrorCode', '?')}: {error.get('ErrorMessage', '')}" for error in errors}
+    codes = [error.get("ErrorCode", "") for error in errors] or [NO_CAPACITY]
     code = next((code for code in codes if code in SCARCE), codes[0])
     return CloudError(
         f"spot: {got} of {order.count} {order.role}s of type {' or '.join(order.types)}: "
-        f"{'; '.join(sorted(told)) or 'AWS does not say why'}; give more alternative_types, "
+        f"{'; '.join(sorted(texts)) or 'AWS does not say why'}; give more alternative_types, "
         f"more zones, or --{order.role}-method on-demand",
         code,
     )

@@ -44,10 +44,16 @@ def offers(run: Run) -> list[Offer]:
     Raises:
         ConfigError: no region has the wanted types; the message is that of the first region.
     """
-    runs = [one for one in run.everywhere() if one.cluster == run.cluster] if has_hosts(run) else []
-    found = collect_offers(run, runs or run.everywhere(),
-                 lambda one: Offer(one, make_plan(one.aws, one.cluster, one.owned)))  # fmt: skip
-    return sorted(found, key=lambda one: (one.plan.hourly is None, one.plan.hourly or 0.0))
+    runs = (
+        [item for item in run.everywhere() if item.cluster == run.cluster] if has_hosts(run) else []
+    )
+    unsorted = collect_offers(run, runs or run.everywhere(), make_offer)
+    return sorted(unsorted, key=lambda offer: (offer.plan.hourly is None, offer.plan.hourly or 0.0))
+
+
+def make_offer(run: Run) -> Offer:
+    """Makes the plan of a region."""
+    return Offer(run, make_plan(run.aws, run.cluster, run.owned))
 
 
 def has_hosts(run: Run) -> bool:
@@ -56,7 +62,7 @@ def has_hosts(run: Run) -> bool:
 
 
 def checked_offers(
-    run: Run, found: Sequence[Offer], check: Callable[[Run, Plan], None]
+    run: Run, unchecked: Sequence[Offer], check: Callable[[Run, Plan], None]
 ) -> list[Offer]:
     """Returns the offers that pass the checks of a launch.
 
@@ -64,47 +70,48 @@ def checked_offers(
         NotReady: none passes; the message is that of the first offer.
     """
 
-    def pass_on(one: Offer) -> Offer:
-        check(one.run, one.plan)
-        return one
+    def pass_on(offer: Offer) -> Offer:
+        check(offer.run, offer.plan)
+        return offer
 
-    return collect_offers(run, found, pass_on)
+    return collect_offers(run, unchecked, pass_on)
 
 
-def collect_offers(run: Run, ones: Sequence[T], act: Callable[[T], Offer]) -> list[Offer]:
+def collect_offers(run: Run, items: Sequence[T], act: Callable[[T], Offer]) -> list[Offer]:
     """Collects the results of `act`; reports and drops the items that fail, unless all fail."""
-    found: list[Offer] = []
+    collected: list[Offer] = []
     refused: list[ClusterError] = []
-    for one in ones:
+    for item in items:
         try:
-            found.append(act(one))
+            collected.append(act(item))
         except (ConfigError, NotReady) as reason:
             refused.append(reason)
-    if not found:
+    if not collected:
         raise refused[0]
     for error in refused:
         run.say(f"left out: {error}")
-    return found
+    return collected
 
 
-def offers_table(found: Sequence[Offer]) -> Table:
+def offers_table(listed: Sequence[Offer]) -> Table:
     """Returns the table of regions."""
     columns = ("order", "region", "zone", "per hour", "at most")
     shown: Table = table("regions, tried until one has the capacity", columns, right=columns[3:])
-    for number, one in enumerate(found, 1):
-        hourly, most = format_usd(one.plan.hourly, 4), format_usd(one.plan.total)
-        shown.add_row(str(number), one.region, one.plan.subnet.zone, hourly, most)
+    for number, offer in enumerate(listed, 1):
+        hourly, bound = format_usd(offer.plan.hourly, 4), format_usd(offer.plan.total)
+        shown.add_row(str(number), offer.region, offer.plan.subnet.zone, hourly, bound)
     return shown
 
 
-def offers_record(found: Sequence[Offer]) -> list[dict[str, object]]:
+def offers_record(listed: Sequence[Offer]) -> list[dict[str, object]]:
     """Returns the regions as records for `--json`."""
-    return [{"region": one.region, "zone": one.plan.subnet.zone, "usd_per_hour": one.plan.hourly,
-             "usd_until_fuse": one.plan.total} for one in found]  # fmt: skip
+    return [{"region": offer.region, "zone": offer.plan.subnet.zone,
+             "usd_per_hour": offer.plan.hourly, "usd_until_fuse": offer.plan.total}
+            for offer in listed]  # fmt: skip
 
 
 def launch_first_available(
-    run: Run, found: Sequence[Offer], cidr: str
+    run: Run, candidates: Sequence[Offer], cidr: str
 ) -> tuple[Offer, list[Instance]]:
     """Launches by one offer after another, until a region has the capacity.
 
@@ -119,4 +126,4 @@ def launch_first_available(
     def attempt(offer: Offer) -> list[Instance]:
         return launch(offer.run.aws, offer.plan, cidr, run.say)
 
-    return first_available(found, attempt, report)
+    return first_available(candidates, attempt, report)

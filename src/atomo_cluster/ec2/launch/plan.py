@@ -65,22 +65,30 @@ class Plan:
     def total(self) -> float | None:
         """Upper bound in USD on the cluster's cost until the last fuse, over all attempts."""
         totals = [self.total_of(attempt) for attempt in self.attempts]
-        known = [total for total in totals if total is not None]
-        return max(known) if len(known) == len(totals) else None
+        known_totals = [total for total in totals if total is not None]
+        return max(known_totals) if len(known_totals) == len(totals) else None
 
     def total_of(self, attempt: Attempt) -> float | None:
         """Returns the same bound for one attempt."""
-        new = [(one.count, one.most, one.disk_gb, self.cluster.max_hours) for one in attempt.groups]
-        old = [(1, self.prices.listed.get(one.type), self.cluster.volume_gb, one.max_hours)
-               for one in self.running]  # fmt: skip
+        new = [
+            (group.count, group.most, group.disk_gb, self.cluster.max_hours)
+            for group in attempt.groups
+        ]
+        old = [(1, self.prices.listed.get(host.type), self.cluster.volume_gb, host.max_hours)
+               for host in self.running]  # fmt: skip
         address = self.address(attempt.subnet)
-        return sum_known([self.bound(*host, address) for host in (*new, *old)])
+        return sum_known([self.bound(*terms, address) for terms in (*new, *old)])
 
     def bound(
-        self, count: int, most: float | None, disk_gb: int, hours: float, address: float | None
+        self,
+        count: int,
+        price_bound: float | None,
+        disk_gb: int,
+        hours: float,
+        address: float | None,
     ) -> float | None:
         """Returns an upper bound in USD on the lifetime cost of identical hosts."""
-        hourly = sum_known([most, self.prices.disk_hour(disk_gb), address])
+        hourly = sum_known([price_bound, self.prices.disk_hour(disk_gb), address])
         return None if hourly is None else count * hourly * (hours + BOOT_H)
 
 
@@ -96,14 +104,14 @@ def make_plan(aws: Aws, cluster: Cluster, owned: ClusterTags, afresh: bool = Fal
     subnets = [subnet_of_running(aws, cluster, running)] if running else places(aws, cluster)
     cost = prices(
         aws,
-        (*types, *(one.type for one in running)),
+        (*types, *(host.type for host in running)),
         spot_types(cluster),
         [subnet.zone for subnet in subnets],
     )
     counts = ((MASTER, cluster.n_masters), (WORKER, cluster.n_workers))
     missing = {role: count - count_present(running, role, count) for role, count in counts}
-    wanted = {role: count for role, count in missing.items() if count}
-    tried = attempts(aws, cluster, owned, wanted, subnets, cost) if wanted else ()
+    shortfall = {role: count for role, count in missing.items() if count}
+    tried = attempts(aws, cluster, owned, shortfall, subnets, cost) if shortfall else ()
     return Plan(cluster, owned, tuple(running), tried or (Attempt(subnets[0], ()),), cost)
 
 
@@ -116,34 +124,34 @@ def spot_types(cluster: Cluster) -> tuple[str, ...]:
 def subnet_of_running(aws: Aws, cluster: Cluster, running: Sequence[Instance]) -> Subnet:
     """Returns the subnet of the running hosts, where new hosts go."""
     there = find_subnet(aws, running[0].subnet, "")
-    for name, asked, have in (
+    for name, setting, have in (
         ("availability_zone", cluster.availability_zone, there.zone),
         ("subnet_id", cluster.subnet_id, there.id),
     ):
-        if asked and asked != have:
+        if setting and setting != have:
             raise ConfigError(
-                f"{name} is {asked}, and the cluster's hosts are in {have}; leave it empty, or "
+                f"{name} is {setting}, and the cluster's hosts are in {have}; leave it empty, or "
                 "`shutdown` first"
             )
     return there
 
 
-def count_present(running: Sequence[Instance], role: str, wanted: int) -> int:
+def count_present(running: Sequence[Instance], role: str, target: int) -> int:
     """Counts the hosts of a role.
 
     Raises:
         ConfigError: there are more than wanted, or some are stopped.
     """
-    have = [one for one in running if one.role == role]
-    for one in have:
-        if one.state in ("stopping", "stopped"):
+    have = [host for host in running if host.role == role]
+    for host in have:
+        if host.state in ("stopping", "stopped"):
             raise ConfigError(
-                f"{one.id} ({role}) is {one.state}: `start_hosts` starts it, `shutdown` ends the "
+                f"{host.id} ({role}) is {host.state}: `start_hosts` starts it, `shutdown` ends the "
                 "cluster"
             )
-    if len(have) > wanted:
+    if len(have) > target:
         raise ConfigError(
-            f"the cluster has {len(have)} {role}s, and n_{role}s is {wanted}; `launch` never "
+            f"the cluster has {len(have)} {role}s, and n_{role}s is {target}; `launch` never "
             f"removes hosts: raise n_{role}s, or `shutdown` first"
         )
     return len(have)

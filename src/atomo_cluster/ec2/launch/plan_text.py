@@ -25,7 +25,7 @@ def plan_table(plan: Plan) -> Table:
         gpus = f"\n{machine.gpus} x {machine.gpu}" if machine.gpus else ""
         shown.add_row(
             f"{group.count} {group.role}{'s' if group.count > 1 else ''}\n{group.method}",
-            machine.type + "".join(f"\nor {other}" for other in group.alternatives),
+            machine.type + "".join(f"\nor {alternative}" for alternative in group.alternatives),
             f"{machine.vcpus} vCPU, {machine.memory_gib:g} GiB{gpus}\n{machine.network}",
             f"{group.disk_gb} GB gp3",
             f"{group.count} x {format_usd(group.hourly, 4)}",
@@ -37,9 +37,9 @@ def order_table(plan: Plan) -> Table:
     """Returns the table of attempts."""
     columns = ("order", "zone", "workers", "instances per hour")
     shown: Table = table("tried until AWS has the capacity", columns, right=columns[-1:])
-    for number, one in enumerate(plan.attempts, 1):
-        types = " or ".join(one.groups[-1].types)
-        shown.add_row(str(number), one.subnet.zone, types, format_usd(one.hourly, 4))
+    for number, attempt in enumerate(plan.attempts, 1):
+        types = " or ".join(attempt.groups[-1].types)
+        shown.add_row(str(number), attempt.subnet.zone, types, format_usd(attempt.hourly, 4))
     return shown
 
 
@@ -47,7 +47,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
     """Returns the lines below the tables: cost, network, shared folder, images."""
     cluster, hosts = plan.cluster, sum(group.count for group in plan.groups)
     public = f"{hosts} public addresses" if plan.subnet.public else "no public addresses"
-    way = f"ssh from {ssh_from} only" if ssh_from else "ssh through Session Manager alone"
+    access = f"ssh from {ssh_from} only" if ssh_from else "ssh through Session Manager alone"
     parts = ", ".join(f"{name} {format_usd(part, 4)}" for name, part in plan.parts.items())
     served = (
         cluster.storage or cluster.nfs_ip_address
@@ -61,7 +61,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
         entry("", f"at most {format_usd(plan.total)} {until}, "
               + ("whatever spot prices do" if any(map(cluster.spot, ROLES)) else "all together")),
         entry("", "traffic to the internet is not in it"),
-        entry("network", f"subnet {plan.subnet.id}, {public}, {way}"
+        entry("network", f"subnet {plan.subnet.id}, {public}, {access}"
               + (", placement group" if cluster.placement_group else "")
               + (", EFA" if cluster.efa else "")),
         entry("shared", shared if cluster.shares else "none (nfs_ip_address is empty)"),
@@ -79,7 +79,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
 
 def images(plan: Plan) -> list[Image]:
     """Lists the images of the hosts to launch."""
-    return sorted({group.image for group in plan.groups}, key=lambda one: one.id)
+    return sorted({group.image for group in plan.groups}, key=lambda image: image.id)
 
 
 def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:

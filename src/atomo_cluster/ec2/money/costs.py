@@ -48,11 +48,11 @@ def all_costs(run: Run) -> list[Cost]:
     """Returns the cost of each host, and of each disk without a host."""
     hosts = instances(run.aws, run.owned, [*LIVE, *ENDED])
     disks = volumes(run.aws, run.owned)
-    known = priced(run, hosts)
+    prices_now = priced(run, hosts)
     loose = [disk for disk in disks if disk.host not in {host.id for host in hosts}]
     return [
-        *(of_host(run, host, disks, known) for host in hosts),
-        *(of_disk(disk, known) for disk in loose),
+        *(of_host(run, host, disks, prices_now) for host in hosts),
+        *(of_disk(disk, prices_now) for disk in loose),
     ]
 
 
@@ -60,25 +60,25 @@ def with_ledger(run: Run, costs: list[Cost]) -> list[Cost]:
     """Adds hosts that EC2 no longer knows, from the ledger, and updates the ledger."""
     hosts = {host.id: host for host in instances(run.aws, run.owned, [*LIVE, *ENDED])}
     record_entries(run.cluster, run.owned.owner, [
-        entry(hosts[one.id], one) for one in costs if one.id in hosts
+        entry(hosts[cost.id], cost) for cost in costs if cost.id in hosts
     ])  # fmt: skip
-    known = read_entries(run.cluster, run.owned.owner)
-    lives = {life_key(host.id, host.launched.isoformat()) for host in hosts.values()}
-    return costs + [cost_from_ledger(one) for key, one in known.items() if key not in lives]
+    recorded = read_entries(run.cluster, run.owned.owner)
+    listed = {life_key(host.id, host.launched.isoformat()) for host in hosts.values()}
+    return costs + [cost_from_ledger(life) for key, life in recorded.items() if key not in listed]
 
 
 def ended_usd(run: Run) -> float | None:
     """Returns USD spent on hosts that have ended; None: unknown."""
     costs = with_ledger(run, all_costs(run))
-    return sum_known([one.usd_so_far for one in costs if one.state in ENDED])
+    return sum_known([cost.usd_so_far for cost in costs if cost.state in ENDED])
 
 
 def record_before_start(run: Run, hosts: Sequence[Instance], now: datetime) -> None:
     """Records the cost of stopped hosts before their start: EC2 counts from the last start."""
     ids = {host.id: host for host in hosts}
-    entries = [entry(ids[one.id], one) for one in all_costs(run) if one.id in ids]
+    lives = [entry(ids[cost.id], cost) for cost in all_costs(run) if cost.id in ids]
     record_entries(
-        run.cluster, run.owned.owner, [replace(one, until=now.isoformat()) for one in entries]
+        run.cluster, run.owned.owner, [replace(life, until=now.isoformat()) for life in lives]
     )
 
 
@@ -92,7 +92,7 @@ def entry(host: Instance, cost: Cost) -> LedgerEntry:
     return ledger_entry(host, until, over and host.ended is not None, hourly)
 
 
-def bound_entry(host: Instance, known: Prices, cluster: Cluster, now: datetime) -> LedgerEntry:
+def bound_entry(host: Instance, prices_now: Prices, cluster: Cluster, now: datetime) -> LedgerEntry:
     """Returns the ledger entry of a host, with an upper bound on its price.
 
     The price is the list price or `spot_price`. The master looks at the hosts all the time: a host
@@ -100,9 +100,9 @@ def bound_entry(host: Instance, known: Prices, cluster: Cluster, now: datetime) 
     """
     over = host.state in ENDED
     limit = cluster.spot_price if host.spot else None
-    address = known.address_hour if over or host.public_ip else 0.0
-    disk = known.disk_hour(cluster.volume_gb)
-    hourly = sum_known([known.most([host.type], limit), disk, address])
+    address = prices_now.address_hour if over or host.public_ip else 0.0
+    disk = prices_now.disk_hour(cluster.volume_gb)
+    hourly = sum_known([prices_now.most([host.type], limit), disk, address])
     return ledger_entry(host, end_of(host, now) if over else host.fuse, over, hourly)
 
 
@@ -169,17 +169,17 @@ def priced(run: Run, hosts: Sequence[Instance]) -> Prices:
     return prices(run.aws, types, {host.type for host in spot}, {host.zone for host in spot})
 
 
-def of_host(run: Run, host: Instance, disks: Sequence[Disk], known: Prices) -> Cost:
+def of_host(run: Run, host: Instance, disks: Sequence[Disk], prices_now: Prices) -> Cost:
     """Returns the cost of a host. Disks of an ended host count with their configured size."""
     now = datetime.now(timezone.utc)
     over, asleep = host.state in ENDED, host.state == STOPPED
     until = end_of(host, now) if over else min(host.ended or now, now)
     hours = hours_of(until - host.launched)
-    mine = [disk.gb for disk in disks if disk.host == host.id]
-    disk = known.disk_hour(sum(mine) if mine else run.cluster.volume_gb)
+    disk_sizes = [disk.gb for disk in disks if disk.host == host.id]
+    disk = prices_now.disk_hour(sum(disk_sizes) if disk_sizes else run.cluster.volume_gb)
     public = over or asleep or host.public_ip is not None
-    address = known.address_hour if public else 0.0
-    hourly = sum_known([known.hourly(host.type, host.spot, host.zone), disk, address])
+    address = prices_now.address_hour if public else 0.0
+    hourly = sum_known([prices_now.hourly(host.type, host.spot, host.zone), disk, address])
     if asleep:
         return of_stopped(host, hours, hourly, disk)
     times = (0.0 if over else 1.0, hours, hours if over else max(hours, host.max_hours))
@@ -205,24 +205,24 @@ def of_stopped(host: Instance, hours: float, hourly: float | None, disk: float |
 def of_images(run: Run) -> list[Cost]:
     """Returns upper bounds on the cost of baked images, which no fuse ends."""
     try:
-        found = snapshots(run.aws, run.owned)
+        baked_snapshots = snapshots(run.aws, run.owned)
     except CloudError as error:  # as where an identity may not look
         run.say(f"baked images are not in it: {error}")
         return []
-    monthly = snapshot_month(run.aws) if found else None
+    monthly = snapshot_month(run.aws) if baked_snapshots else None
     costs = []
-    for one in found:
-        hours = hours_of(datetime.now(timezone.utc) - one.made)
-        hourly = None if monthly is None else monthly * one.gb / MONTH_H
+    for snapshot in baked_snapshots:
+        hours = hours_of(datetime.now(timezone.utc) - snapshot.made)
+        hourly = None if monthly is None else monthly * snapshot.gb / MONTH_H
         so_far = None if hourly is None else hourly * hours
-        name = f"{one.gb} GB, {one.image or 'image gone'}"
-        costs.append(Cost(one.id, name, "image", hours, hourly, so_far, so_far))
+        name = f"{snapshot.gb} GB, {snapshot.image or 'image gone'}"
+        costs.append(Cost(snapshot.id, name, "image", hours, hourly, so_far, so_far))
     return costs
 
 
-def of_disk(disk: Disk, known: Prices) -> Cost:
+def of_disk(disk: Disk, prices_now: Prices) -> Cost:
     """Returns the cost of a disk without a host, which no fuse ends."""
     hours = (datetime.now(timezone.utc) - disk.made).total_seconds() / 3600
-    hourly = known.disk_hour(disk.gb) if disk.kind == "gp3" else None
+    hourly = prices_now.disk_hour(disk.gb) if disk.kind == "gp3" else None
     so_far = None if hourly is None else hourly * hours
     return Cost(disk.id, f"{disk.gb} GB {disk.kind}", "alone", hours, hourly, so_far, so_far)

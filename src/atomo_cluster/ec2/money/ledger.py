@@ -65,13 +65,13 @@ def read_entries(cluster: Cluster, owner: str) -> dict[str, LedgerEntry]:
     """
     path = file_of(cluster)
     try:
-        entries = [LedgerEntry(**one) for one in json.loads(path.read_text())]
+        entries = [LedgerEntry(**record) for record in json.loads(path.read_text())]
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: {error}; delete it, and forget what hosts have cost") from error
-    ours = [entry for entry in entries if entry.owner == owner]
-    return {life_key(entry.id, entry.launched): entry for entry in ours}
+    owned = [entry for entry in entries if entry.owner == owner]
+    return {life_key(entry.id, entry.launched): entry for entry in owned}
 
 
 def record_entries(cluster: Cluster, owner: str, entries: Iterable[LedgerEntry]) -> None:
@@ -82,33 +82,33 @@ def record_entries(cluster: Cluster, owner: str, entries: Iterable[LedgerEntry])
     Raises:
         ConfigError: the file is damaged or cannot be written.
     """
-    known = read_entries(cluster, owner)
+    recorded = read_entries(cluster, owner)
     for entry in entries:
         key = life_key(entry.id, entry.launched)
-        old = known.get(key)
+        old = recorded.get(key)
         price = entry.usd_per_hour if old is None or entry.usd_per_hour else old.usd_per_hour
         if old is None or not old.ended:
-            known[key] = replace(entry, usd_per_hour=price)
+            recorded[key] = replace(entry, usd_per_hour=price)
         elif old.usd_per_hour is None:  # or nobody would ever know what all of them have cost
-            known[key] = replace(old, usd_per_hour=price)
-    write(file_of(cluster), bounded(list(known.values())))
+            recorded[key] = replace(old, usd_per_hour=price)
+    write(file_of(cluster), bounded(list(recorded.values())))
 
 
 def bounded(entries: list[LedgerEntry]) -> list[LedgerEntry]:
     """Ends each life with an unknown end before the next life of the same host."""
     starts: dict[str, list[datetime]] = {}
-    for one in entries:
-        starts.setdefault(one.id, []).append(datetime.fromisoformat(one.launched))
-    return [before(one, starts[one.id]) for one in entries]
+    for entry in entries:
+        starts.setdefault(entry.id, []).append(datetime.fromisoformat(entry.launched))
+    return [before(entry, starts[entry.id]) for entry in entries]
 
 
-def before(one: LedgerEntry, starts: list[datetime]) -> LedgerEntry:
+def before(entry: LedgerEntry, starts: list[datetime]) -> LedgerEntry:
     """Limits an entry to the next start of its host."""
-    launched, until = datetime.fromisoformat(one.launched), datetime.fromisoformat(one.until)
+    launched, until = datetime.fromisoformat(entry.launched), datetime.fromisoformat(entry.until)
     following = min((start for start in starts if start > launched), default=None)
-    if following is None or one.ended or until <= following:
-        return one
-    return replace(one, until=following.isoformat())
+    if following is None or entry.ended or until <= following:
+        return entry
+    return replace(entry, until=following.isoformat())
 
 
 def clear_entries(cluster: Cluster, owner: str) -> None:
@@ -129,13 +129,13 @@ def record_fuses(cluster: Cluster, owner: str, fuses: Mapping[str, datetime]) ->
 
 def record_end(cluster: Cluster, owner: str, now: datetime) -> None:
     """Records that all hosts have ended, at the latest now."""
-    known = read_entries(cluster, owner)
-    if not known:
+    recorded = read_entries(cluster, owner)
+    if not recorded:
         return
     write(file_of(cluster), [
         entry if entry.ended or datetime.fromisoformat(entry.until) <= now
         else replace(entry, until=now.isoformat(), ended=True)
-        for entry in known.values()
+        for entry in recorded.values()
     ])  # fmt: skip
 
 

@@ -42,8 +42,8 @@ class Prices:
     def most(self, types: Iterable[str], limit: float | None) -> float | None:
         """Returns an upper bound per hour for hosts of these types: list price or lower limit."""
         bounds = [lowest(self.listed.get(type), limit) for type in types]
-        known = [bound for bound in bounds if bound is not None]
-        return max(known) if len(known) == len(bounds) else None
+        known_bounds = [bound for bound in bounds if bound is not None]
+        return max(known_bounds) if len(known_bounds) == len(bounds) else None
 
     def tell(self, types: Iterable[str]) -> bool:
         """True if every part of the price of on-demand hosts of these types is known."""
@@ -57,11 +57,13 @@ class Prices:
 
 def prices(aws: Aws, types: Iterable[str], spot: Iterable[str], zones: Iterable[str]) -> Prices:
     """Fetches the present prices; `spot` are the types whose spot prices in `zones` are wanted."""
-    wanted = sorted(set(types))
-    queries = [on_demand(aws.region, type) for type in wanted]
-    disk, address, *others = fetch_prices(aws, [disks(aws.region), addresses(aws.region), *queries])
+    type_names = sorted(set(types))
+    queries = [on_demand(aws.region, type) for type in type_names]
+    disk, address, *type_prices = fetch_prices(
+        aws, [disks(aws.region), addresses(aws.region), *queries]
+    )
     return Prices(
-        listed=dict(zip(wanted, others, strict=True)),
+        listed=dict(zip(type_names, type_prices, strict=True)),
         spot=spot_prices(aws, spot, zones),
         disk_gb_month=disk,
         address_hour=address,
@@ -101,19 +103,19 @@ def hosts(region: str) -> Query:
 
 def on_demand(region: str, type: str) -> Query:
     """Queries the price of a host per hour."""
-    every = hosts(region)
-    return Query(every.service, {**every.attributes, "instanceType": type})
+    query = hosts(region)
+    return Query(query.service, {**query.attributes, "instanceType": type})
 
 
 def fetch_prices(aws: Aws, queries: Sequence[Query]) -> list[float | None]:
     """Fetches the prices of products; stops asking after the first error."""
-    found: list[float | None] = []
+    amounts: list[float | None] = []
     for query in queries:
         try:
-            found.append(product(aws, query))
+            amounts.append(product(aws, query))
         except CloudError:
             break
-    return found + [None] * (len(queries) - len(found))
+    return amounts + [None] * (len(queries) - len(amounts))
 
 
 def spot_prices(
@@ -130,42 +132,45 @@ def spot_market(
     aws: Aws, types: Iterable[str], filters: Sequence[Mapping[str, Any]] = ()
 ) -> dict[tuple[str, str], float]:
     """Returns the spot prices of all zones of the region."""
-    wanted = sorted(set(types))
-    if not wanted:
+    type_names = sorted(set(types))
+    if not type_names:
         return {}
     try:
         history = list(
             aws.pages(
                 "ec2.describe_spot_price_history",
                 "SpotPriceHistory",
-                InstanceTypes=wanted,
+                InstanceTypes=type_names,
                 StartTime=datetime.now(timezone.utc),
                 Filters=list(filters),
             )
         )
     except CloudError:
         return {}
-    ours = [one for one in history if one["ProductDescription"] in LINUX]
-    ours.sort(key=lambda one: one["Timestamp"])  # the newest of a pair overwrites the others
-    return {(one["AvailabilityZone"], one["InstanceType"]): float(one["SpotPrice"]) for one in ours}
+    linux_records = [record for record in history if record["ProductDescription"] in LINUX]
+    linux_records.sort(key=lambda record: record["Timestamp"])  # the newest of a pair comes last
+    return {
+        (record["AvailabilityZone"], record["InstanceType"]): float(record["SpotPrice"])
+        for record in linux_records
+    }
 
 
 def product(aws: Aws, query: Query) -> float | None:
     """Returns the price of the product that a query matches."""
-    known = [price for entry in entries(aws, query) for price in usd(entry)]
-    return max(known, default=None)  # of several, none is cheaper than promised
+    prices_listed = [price for entry in entries(aws, query) for price in usd(entry)]
+    return max(prices_listed, default=None)  # of several, none is cheaper than promised
 
 
 def list_prices(aws: Aws) -> dict[str, float]:
     """Returns the on-demand prices of all types of the region, if known."""
-    found: dict[str, float] = {}
+    price_of_type: dict[str, float] = {}
     try:
         for entry in entries(aws, hosts(aws.region)):
             type = entry["product"]["attributes"]["instanceType"]
-            found[type] = max([found.get(type, 0.0), *usd(entry)])
+            price_of_type[type] = max([price_of_type.get(type, 0.0), *usd(entry)])
     except CloudError:
         return {}
-    return {type: price for type, price in found.items() if price}
+    return {type: price for type, price in price_of_type.items() if price}
 
 
 def entries(aws: Aws, query: Query) -> Iterator[Mapping[str, Any]]:
@@ -182,9 +187,9 @@ def entries(aws: Aws, query: Query) -> Iterator[Mapping[str, Any]]:
 def usd(listed: Mapping[str, Any]) -> list[float]:
     """Returns the nonzero prices in an entry of the price list."""
     terms = listed.get("terms", {}).get("OnDemand", {}).values()
-    dimensions = [one for term in terms for one in term["priceDimensions"].values()]
-    told = (float(one["pricePerUnit"].get("USD", 0)) for one in dimensions)
-    return [price for price in told if price > 0]
+    dimensions = [dimension for term in terms for dimension in term["priceDimensions"].values()]
+    amounts = (float(dimension["pricePerUnit"].get("USD", 0)) for dimension in dimensions)
+    return [price for price in amounts if price > 0]
 
 
 def lowest(*bounds: float | None) -> float | None:
@@ -194,8 +199,8 @@ def lowest(*bounds: float | None) -> float | None:
 
 def sum_known(amounts: Sequence[float | None]) -> float | None:
     """Returns the sum; None if any amount is unknown."""
-    known = [amount for amount in amounts if amount is not None]
-    return sum(known, 0.0) if len(known) == len(amounts) else None
+    known_amounts = [amount for amount in amounts if amount is not None]
+    return sum(known_amounts, 0.0) if len(known_amounts) == len(amounts) else None
 
 
 def format_usd(amount: float | None, digits: int = 2) -> str:

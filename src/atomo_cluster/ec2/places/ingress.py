@@ -7,7 +7,7 @@ from typing import Any, Final
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.errors import CloudError
 
-__all__ = ["Source", "foreign_rules", "open_for"]
+__all__ = ["RuleSource", "foreign_rules", "open_for"]
 
 SSH: Final = 22
 EVERYTHING: Final = "-1"
@@ -23,7 +23,7 @@ DUPLICATE: Final = "InvalidPermission.Duplicate"
 
 
 @dataclass(frozen=True)
-class Source:
+class RuleSource:
     """One source that a rule admits: a range of IPv4 or IPv6, a prefix list or a group."""
 
     kind: str  # a key of KINDS
@@ -56,28 +56,32 @@ class Source:
         return f"{self.name} to {self.protocol} {ports}"
 
 
-def sources(rules: Sequence[Mapping[str, Any]]) -> Iterator[Source]:
+def sources(rules: Sequence[Mapping[str, Any]]) -> Iterator[RuleSource]:
     """Yields each source of some rules."""
     for rule in rules:
         first, last = rule.get("FromPort", 0), rule.get("ToPort", 65535)
         for kind, key in KINDS.items():
             for source in rule.get(kind, []):
-                yield Source(kind, source.get(key, "?"), rule["IpProtocol"], first, last)
+                yield RuleSource(kind, source.get(key, "?"), rule["IpProtocol"], first, last)
 
 
-def inside(group: str) -> Source:
+def inside(group: str) -> RuleSource:
     """Returns the rule that allows all traffic inside a group."""
-    return Source("UserIdGroupPairs", group, EVERYTHING, 0, 65535)
+    return RuleSource("UserIdGroupPairs", group, EVERYTHING, 0, 65535)
 
 
-def foreign_rules(described: Mapping[str, Any], cidr: str) -> list[Source]:
+def foreign_rules(described: Mapping[str, Any], cidr: str) -> list[RuleSource]:
     """Lists the sources that a group admits and `launch` does not: rules made by hand."""
     group = str(described["GroupId"])
-    own = Source("IpRanges", cidr, "tcp", SSH, SSH)
-    return [one for one in sources(described["IpPermissions"]) if one not in (own, inside(group))]
+    own = RuleSource("IpRanges", cidr, "tcp", SSH, SSH)
+    return [
+        source
+        for source in sources(described["IpPermissions"])
+        if source not in (own, inside(group))
+    ]
 
 
-def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> list[Source]:
+def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> list[RuleSource]:
     """Sets the rules of the group, and returns the rules made by hand, which stay.
 
     Other sources of ssh's port, of IPv4 and IPv6, are removed: this machine had another address, or
@@ -87,16 +91,16 @@ def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> list[Source]:
     described = aws.call("ec2.describe_security_groups", GroupIds=[group])["SecurityGroups"][0]
     ingress = list(sources(described["IpPermissions"]))
     egress = list(sources(described.get("IpPermissionsEgress", [])))
-    if cidr and Source("IpRanges", cidr, "tcp", SSH, SSH) not in ingress:
+    if cidr and RuleSource("IpRanges", cidr, "tcp", SSH, SSH) not in ingress:
         allow(aws, "ingress", group, ssh_rule(cidr))
     by_hand = foreign_rules(described, cidr)
-    for stale in [one for one in by_hand if one.is_ssh]:
+    for stale in [source for source in by_hand if source.is_ssh]:
         revoke(aws, group, stale)
     if inside(group) not in ingress:
         allow(aws, "ingress", group, inside(group).permission)
     if efa and inside(group) not in egress:  # EFA does not count the rule for 0.0.0.0/0
         allow(aws, "egress", group, inside(group).permission)
-    return [one for one in by_hand if not one.is_ssh]
+    return [source for source in by_hand if not source.is_ssh]
 
 
 def allow(aws: Aws, direction: str, group: str, rule: dict[str, Any]) -> None:
@@ -109,7 +113,7 @@ def allow(aws: Aws, direction: str, group: str, rule: dict[str, Any]) -> None:
             raise
 
 
-def revoke(aws: Aws, group: str, stale: Source) -> None:
+def revoke(aws: Aws, group: str, stale: RuleSource) -> None:
     """Removes a rule, unless it is gone."""
     permissions = [stale.permission]
     try:

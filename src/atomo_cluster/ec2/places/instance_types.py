@@ -27,16 +27,16 @@ class InstanceType:
 
 def instance_types(aws: Aws, types: Iterable[str]) -> dict[str, InstanceType]:
     """Describes instance types by name; types that the region lacks are left out."""
-    wanted = sorted(set(types))
-    filters = [{"Name": "instance-type", "Values": wanted}]
+    type_names = sorted(set(types))
+    filters = [{"Name": "instance-type", "Values": type_names}]
     described = aws.constant("ec2.describe_instance_types", "InstanceTypes", Filters=filters)
-    return {one["InstanceType"]: machine(one) for one in described}
+    return {description["InstanceType"]: machine(description) for description in described}
 
 
 def all_instance_types(aws: Aws) -> list[InstanceType]:
     """Describes every instance type of the region."""
     described = aws.constant("ec2.describe_instance_types", "InstanceTypes")
-    return [machine(one) for one in described]
+    return [machine(description) for description in described]
 
 
 def machine(described: Mapping[str, Any]) -> InstanceType:
@@ -60,12 +60,15 @@ def machine(described: Mapping[str, Any]) -> InstanceType:
 
 def types_by_zone(aws: Aws, types: Iterable[str]) -> dict[str, frozenset[str]]:
     """Maps each zone of the region to the types that it offers."""
-    wanted = sorted(set(types))
+    type_names = sorted(set(types))
     listed = aws.constant(
         "ec2.describe_instance_type_offerings",
         "InstanceTypeOfferings",
         LocationType="availability-zone",
-        Filters=[{"Name": "instance-type", "Values": wanted}],
+        Filters=[{"Name": "instance-type", "Values": type_names}],
     )
-    pairs = [(one["Location"], one["InstanceType"]) for one in listed]
-    return {zone: frozenset(kind for where, kind in pairs if where == zone) for zone, _ in pairs}
+    pairs = [(offering["Location"], offering["InstanceType"]) for offering in listed]
+    return {
+        zone: frozenset(kind for offered_zone, kind in pairs if offered_zone == zone)
+        for zone, _ in pairs
+    }

@@ -57,19 +57,19 @@ def find_subnet(aws: Aws, subnet_id: str, zone: str) -> Subnet:
         ConfigError: there is none.
     """
     if subnet_id:
-        found = aws.constant("ec2.describe_subnets", "Subnets", SubnetIds=[subnet_id])
+        descriptions = aws.constant("ec2.describe_subnets", "Subnets", SubnetIds=[subnet_id])
     else:
         filters = [
             {"Name": "default-for-az", "Values": ["true"]},
             {"Name": "availability-zone", "Values": [zone]},
         ]
-        found = aws.constant("ec2.describe_subnets", "Subnets", Filters=filters)
-    if not found:
+        descriptions = aws.constant("ec2.describe_subnets", "Subnets", Filters=filters)
+    if not descriptions:
         raise ConfigError(
             f"zone {zone or aws.region} has no default subnet: `aws ec2 create-default-subnet "
             f"--availability-zone {zone}` makes one, or give subnet_id"
         )
-    return subnet(found[0])
+    return subnet(descriptions[0])
 
 
 def find_subnets(aws: Aws, zones: Sequence[str]) -> list[Subnet]:
@@ -78,18 +78,18 @@ def find_subnets(aws: Aws, zones: Sequence[str]) -> list[Subnet]:
         {"Name": "default-for-az", "Values": ["true"]},
         {"Name": "availability-zone", "Values": list(zones)},
     ]
-    found = map(subnet, aws.constant("ec2.describe_subnets", "Subnets", Filters=filters))
-    return sorted(found, key=lambda one: zones.index(one.zone))
+    subnets = map(subnet, aws.constant("ec2.describe_subnets", "Subnets", Filters=filters))
+    return sorted(subnets, key=lambda subnet_in_zone: zones.index(subnet_in_zone.zone))
 
 
-def subnet(one: Mapping[str, Any]) -> Subnet:
+def subnet(description: Mapping[str, Any]) -> Subnet:
     """Parses the description of a subnet."""
     return Subnet(
-        id=one["SubnetId"],
-        vpc=one["VpcId"],
-        zone=one["AvailabilityZone"],
-        cidr=one["CidrBlock"],
-        public=bool(one.get("MapPublicIpOnLaunch")),
+        id=description["SubnetId"],
+        vpc=description["VpcId"],
+        zone=description["AvailabilityZone"],
+        cidr=description["CidrBlock"],
+        public=bool(description.get("MapPublicIpOnLaunch")),
     )
 
 
@@ -145,8 +145,8 @@ def prepare_network(
 def security_group(aws: Aws, owned: ClusterTags, launch: str, subnet: Subnet) -> str:
     """Returns the cluster's security group and makes it if needed."""
     filters = [*owned.filters(), {"Name": "vpc-id", "Values": [subnet.vpc]}]
-    for one in aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
-        return str(one["GroupId"])
+    for group in aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
+        return str(group["GroupId"])
     made = aws.call(
         "ec2.create_security_group",
         GroupName=owned.label,
@@ -159,9 +159,9 @@ def security_group(aws: Aws, owned: ClusterTags, launch: str, subnet: Subnet) ->
 
 def placement_group(aws: Aws, owned: ClusterTags, launch: str) -> str:
     """Returns the cluster's placement group and makes it if needed."""
-    for thing in list_resources(aws, owned.filters()):
-        if thing.kind == "placement-group":
-            return thing.id
+    for resource in list_resources(aws, owned.filters()):
+        if resource.kind == "placement-group":
+            return resource.id
     aws.call(
         "ec2.create_placement_group",
         GroupName=owned.label,
@@ -173,8 +173,8 @@ def placement_group(aws: Aws, owned: ClusterTags, launch: str) -> str:
 
 def key_pair(aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str) -> str:
     """Returns the cluster's own key pair and makes it if needed; the private key stays local."""
-    for one in aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=owned.filters()):
-        return str(one["KeyName"])
+    for pair in aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=owned.filters()):
+        return str(pair["KeyName"])
     aws.call(
         "ec2.import_key_pair",
         KeyName=owned.label,

@@ -18,14 +18,14 @@ def require_types(aws: Aws, types: Iterable[str]) -> dict[str, InstanceType]:
     Raises:
         ConfigError: the region does not have one of them.
     """
-    wanted = tuple(types)
-    known = instance_types(aws, wanted)
-    for type in wanted:
-        if type not in known:
+    type_names = tuple(types)
+    types_by_name = instance_types(aws, type_names)
+    for type in type_names:
+        if type not in types_by_name:
             raise ConfigError(
                 f"region {aws.region} has no instance type {type!r}; {similar(aws, type)}"
             )
-    return known
+    return types_by_name
 
 
 def similar(aws: Aws, type: str) -> str:
@@ -33,7 +33,7 @@ def similar(aws: Aws, type: str) -> str:
     family = type.partition(".")[0]
     filters = [{"Name": "instance-type", "Values": [f"{family}.*"]}]
     offers = aws.constant("ec2.describe_instance_types", "InstanceTypes", Filters=filters)
-    names = sorted(one["InstanceType"] for one in offers)
+    names = sorted(offer["InstanceType"] for offer in offers)
     return nearest(type, names) if names else f"nor any of family {family!r}"
 
 
@@ -76,5 +76,5 @@ def places(aws: Aws, cluster: Cluster) -> list[Subnet]:
     """
     if cluster.subnet_id:
         return [find_subnet(aws, cluster.subnet_id, "")]
-    wanted = zones(aws, cluster)
-    return find_subnets(aws, wanted) or [find_subnet(aws, "", wanted[0])]
+    zone_names = zones(aws, cluster)
+    return find_subnets(aws, zone_names) or [find_subnet(aws, "", zone_names[0])]

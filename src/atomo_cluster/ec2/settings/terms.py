@@ -30,4 +30,4 @@ LONGEST_H: Final = 720.0
 
 def split_commas(text: str) -> tuple[str, ...]:
     """Splits text at commas, without blanks and empty words."""
-    return tuple(word for word in (one.strip() for one in text.split(",")) if word)
+    return tuple(word for word in (part.strip() for part in text.split(",")) if word)

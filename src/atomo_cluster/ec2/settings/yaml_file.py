@@ -35,13 +35,13 @@ def load(path: Path | None, overrides: Mapping[str, Any]) -> Cluster:
     Raises:
         ConfigError: the file is missing or not YAML, or a key or value is invalid.
     """
-    found = read(path or DEFAULT_FILE) if path or DEFAULT_FILE.exists() else None
-    if found is None and "name" not in overrides:
+    settings = read(path or DEFAULT_FILE) if path or DEFAULT_FILE.exists() else None
+    if settings is None and "name" not in overrides:
         raise ConfigError(
             f"there is no {DEFAULT_FILE} here and no --name; `pytorch_ec2.py init` writes one, "
             "--config names another"
         )
-    return Cluster(**{**(found or {}), **overrides})
+    return Cluster(**{**(settings or {}), **overrides})
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -62,8 +62,9 @@ def read(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"--config {path}: it must be lines of `key: value`")
-    return {name: value for key, given in values.items()
-            for name, value in [convert(path, str(key), given)] if value is not None}  # fmt: skip
+    return {name: value for key, value_in_file in values.items()
+            for name, value in [convert(path, str(key), value_in_file)]
+            if value is not None}  # fmt: skip
 
 
 def check_unique(path: Path, node: Any) -> None:
@@ -123,12 +124,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
                            default=argparse.SUPPRESS, help=help_text(field), **several)  # fmt: skip
 
 
-def overrides(known: argparse.Namespace) -> dict[str, Any]:
+def overrides(options: argparse.Namespace) -> dict[str, Any]:
     """Returns the settings of the command line."""
-    given = {key: value for key, value in vars(known).items() if key.startswith("set_")}
+    values = {key: value for key, value in vars(options).items() if key.startswith("set_")}
     return {
         key.removeprefix("set_"): tuple(value) if isinstance(value, list) else value
-        for key, value in given.items()
+        for key, value in values.items()
     }
 
 

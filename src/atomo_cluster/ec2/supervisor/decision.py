@@ -82,8 +82,8 @@ def limits(view: Observation, rules: Limits) -> Decision | None:
     if rules.max_usd is not None and view.usd is not None and view.usd_per_hour is not None:
         soon = view.usd + view.usd_per_hour * (MARGIN.total_seconds() / 3600)
         if soon >= rules.max_usd:
-            told = f"{format_usd(view.usd)} of max_usd {format_usd(rules.max_usd)} are spent"
-            return Decision(Action.END, told)
+            text = f"{format_usd(view.usd)} of max_usd {format_usd(rules.max_usd)} are spent"
+            return Decision(Action.END, text)
     if view.now + MARGIN >= view.fuse:
         return Decision(Action.END, f"the fuse is at {view.fuse:%F %R} UTC")
     return None
@@ -120,8 +120,8 @@ def loss(view: Observation, rules: Limits) -> Decision | None:
     if not view.lost and view.code is None:
         return None
     if view.restarts >= rules.max_restarts:
-        told = f"the job has been started again {view.restarts} times, which is max_restarts"
-        return Decision(Action.FAIL, told)
+        text = f"the job has been started again {view.restarts} times, which is max_restarts"
+        return Decision(Action.FAIL, text)
     if view.lost:
         return Decision(Action.REPLACE, f"gone: {', '.join(view.lost)}")
     return Decision(Action.RESTART, f"the job lost processes, and ended with {view.code}")

@@ -37,13 +37,13 @@ class Event:
 
 def parsed(text: str) -> list[Event]:
     """Parses events; a truncated line is left out."""
-    found = []
+    events = []
     for line in text.splitlines():
         try:
-            found.append(Event(**json.loads(line)))
+            events.append(Event(**json.loads(line)))
         except (ValueError, TypeError):
             continue
-    return found
+    return events
 
 
 @final
@@ -85,11 +85,11 @@ class EventLog:
     @property
     def outcome(self) -> str:
         """The outcome of the job: done, failed or stopped; empty: none yet."""
-        return next((one.kind for one in reversed(self.of_job)
-                     if one.kind in (DONE, FAILED, STOPPED)), "")  # fmt: skip
+        return next((event.kind for event in reversed(self.of_job)
+                     if event.kind in (DONE, FAILED, STOPPED)), "")  # fmt: skip
 
     @property
     def idle_since(self) -> datetime | None:
         """The time at which the job ended for good."""
-        return next((datetime.fromisoformat(one.when) for one in reversed(self.of_job)
-                     if one.kind in (DONE, FAILED, STOPPED)), None)  # fmt: skip
+        return next((datetime.fromisoformat(event.when) for event in reversed(self.of_job)
+                     if event.kind in (DONE, FAILED, STOPPED)), None)  # fmt: skip

@@ -25,10 +25,10 @@ def package(run: Run, words: Sequence[str]) -> bytes:
     settings = master_settings(
         run.cluster, run.owned.owner, run.cluster.key_name or run.owned.label
     )
-    entries = [asdict(one) for one in read_entries(run.cluster, run.owned.owner).values()]
-    known = run.cluster.state / "known_hosts"
+    entries = [asdict(entry) for entry in read_entries(run.cluster, run.owned.owner).values()]
+    known_hosts = run.cluster.state / "known_hosts"
     return pack_files({
-        "known_hosts": known.read_text() if known.exists() else "",
+        "known_hosts": known_hosts.read_text() if known_hosts.exists() else "",
         "cluster.yaml": json.dumps({field.name: getattr(settings, field.name)
                                     for field in fields(settings)}),
         "hosts.json": json.dumps(entries),

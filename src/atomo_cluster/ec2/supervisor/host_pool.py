@@ -69,11 +69,11 @@ class HostPool:
             CloudError: AWS does not answer.
         """
         self.hosts = instances(self._run.aws, self._run.owned, ["pending", "running"])
-        given = self._notices.read_text().split() if self._notices.exists() else []
-        workers = [one for one in self.hosts if one.role != "master"]
-        self.noticed = any(one.id in given for one in workers)
-        given += self._unready.read_text().split() if self._unready.exists() else []
-        going = [one.id for one in workers if one.id in given or self._silent(one, now)]
+        doomed = self._notices.read_text().split() if self._notices.exists() else []
+        workers = [host for host in self.hosts if host.role != "master"]
+        self.noticed = any(host.id in doomed for host in workers)
+        doomed += self._unready.read_text().split() if self._unready.exists() else []
+        going = [host.id for host in workers if host.id in doomed or self._silent(host, now)]
         missing = self._run.cluster.n_workers - len(workers)
         return (*going, *([f"{missing} of the workers"] if missing > 0 else ()))
 
@@ -100,10 +100,11 @@ class HostPool:
             self._note(instances(run.aws, run.owned, [*LIVE, *ENDED]), now)
         return bill(self._noted(), now)
 
-    def _note(self, found: list[Instance], now: datetime) -> None:
+    def _note(self, hosts: list[Instance], now: datetime) -> None:
         """Records hosts in the ledger, with upper bounds on their prices."""
-        settings, known = self._run.cluster, self._known({one.type for one in found}, now)
-        listed = [bound_entry(host, known, settings, now) for host in found]
+        settings = self._run.cluster
+        prices_now = self._known({host.type for host in hosts}, now)
+        listed = [bound_entry(host, prices_now, settings, now) for host in hosts]
         with suppress(ConfigError):  # a full disk is no reason to look no further
             record_entries(settings, self._run.owned.owner, listed)
 
@@ -113,9 +114,9 @@ class HostPool:
     def _known(self, types: set[str], now: datetime) -> Prices:
         """Returns cached list prices; if one is unknown, all are fetched again."""
         if self._prices is not None:
-            asked, known = self._prices
-            if now - asked < PRICES_LAST and known.tell(types):
-                return known
+            fetched, cached = self._prices
+            if now - fetched < PRICES_LAST and cached.tell(types):
+                return cached
         self._prices = now, prices(self._run.aws, types, (), ())
         return self._prices[1]
 
@@ -129,7 +130,7 @@ class HostPool:
             CloudError: AWS failed, and the launch is rolled back.
             RemoteError: a host could not be set up.
         """
-        run, going = self._run, [one.id for one in self.hosts if one.id in lost]
+        run, going = self._run, [host.id for host in self.hosts if host.id in lost]
         left_h = (self.master().fuse - now).total_seconds() / 3600
         if going:
             run.aws.call("ec2.terminate_instances", InstanceIds=going)
@@ -138,14 +139,14 @@ class HostPool:
         shorter = replace(run.cluster, max_hours=left_h, max_usd=None)
         plan = replace(make_plan(run.aws, shorter, run.owned), admitted=self._public)
         self._check_budget(plan, now)
-        before = {one.id for one in self.hosts}
-        found = launch(run.aws, plan, None, run.say)
-        self.hosts, fresh = found, {one.id for one in found} - before
+        before = {host.id for host in self.hosts}
+        hosts = launch(run.aws, plan, None, run.say)
+        self.hosts, fresh = hosts, {host.id for host in hosts} - before
         self._unready.write_text(" ".join(fresh))
-        self._note(found, now)  # one of them may end, and AWS not say so for long
+        self._note(hosts, now)  # one of them may end, and AWS not say so for long
         self.set_up(fresh)
         self._unready.unlink()
-        return hosts_of(run, found)
+        return hosts_of(run, hosts)
 
     def set_up(self, fresh: set[str]) -> None:
         """Sets fresh hosts up and introduces them to the others.
@@ -178,7 +179,7 @@ class HostPool:
         """
         try:
             self.hosts = instances(self._run.aws, self._run.owned)
-            ids = [one.id for one in reversed(self.hosts) if one.role in roles]
+            ids = [host.id for host in reversed(self.hosts) if host.role in roles]
             if ids:
                 self._run.aws.call("ec2.terminate_instances", InstanceIds=ids)
             return ids
@@ -189,8 +190,10 @@ class HostPool:
         """Ends hosts through their fuses, without AWS."""
         if not self.hosts:  # AWS has never said which there are
             raise cause
-        known = [to_host(self._run, number, one) for number, one in enumerate(self.hosts)]
-        hosts = [host for host in reversed(known) if host.role in roles]
+        all_hosts = [
+            to_host(self._run, place, instance) for place, instance in enumerate(self.hosts)
+        ]
+        hosts = [host for host in reversed(all_hosts) if host.role in roles]
         ssh = ssh_of(self._run)
         answers = [burn_fuse(ssh, host) for host in hosts]  # all of them, also after a failure
         if any(answer.code for answer in answers):

@@ -34,7 +34,7 @@ class Training(Protocol):
     @property
     def code(self) -> int | None: ...
     def start(self, hosts: int, network: str) -> None: ...
-    def stop(self, told: bool = False) -> None: ...
+    def stop(self, notified: bool = False) -> None: ...
     def forget(self) -> None: ...
 
 
@@ -149,8 +149,8 @@ class Supervisor:
         self._job.forget()
 
     def _replace(self, decision: Decision, view: Observation) -> None:
-        told = [event.text for event in self._story.of_job if event.kind == LOST]
-        if told[-1:] != [decision.why]:
+        losses = [event.text for event in self._story.of_job if event.kind == LOST]
+        if losses[-1:] != [decision.why]:
             self._story.tell(LOST, decision.why)
         self._job.stop(self._crew.noticed)
         hosts = self._crew.replace(view.lost, view.now)

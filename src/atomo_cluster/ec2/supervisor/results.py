@@ -26,8 +26,8 @@ def out_folder(cluster: Cluster, home: Path) -> Path:
 
 def files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yields complete files below a folder, oldest first."""
-    found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != TEMPORARY]
-    for path in sorted(found, key=lambda path: path.stat().st_mtime_ns):
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != TEMPORARY]
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
         yield path.relative_to(folder).as_posix(), path
 
 
@@ -97,8 +97,8 @@ class S3Results:
         """True if every file is stored in its present state."""
         if self._last is None or self._last.error:
             return False
-        begun = self._last.begun.timestamp()
-        return all(path.stat().st_mtime < begun for _, path in files(self._folder))
+        begin = self._last.begun.timestamp()
+        return all(path.stat().st_mtime < begin for _, path in files(self._folder))
 
     def _begin(self) -> Thread:
         self._thread = Thread(target=self._round, daemon=True)
@@ -106,7 +106,7 @@ class S3Results:
         return self._thread
 
     def _round(self) -> None:
-        begun, error = datetime.now(timezone.utc), ""
+        begin, error = datetime.now(timezone.utc), ""
         try:
             stored = self._bucket.listed()
             for name, path in files(self._folder):
@@ -116,7 +116,7 @@ class S3Results:
                 self._bucket.put(self._story, self._story.name)
         except (ClusterError, OSError) as failure:  # a file may have gone meanwhile
             error = str(failure)
-        self._last = SyncRound(begun, error)
+        self._last = SyncRound(begin, error)
 
 
 def same(path: Path, stored: StoredFile | None) -> bool:

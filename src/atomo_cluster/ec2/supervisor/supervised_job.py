@@ -53,21 +53,24 @@ class SupervisedJob:
         """
         script = script_of(self._cluster, hosts, network, self._words)
         shown = job_label(self._cluster.train_commands, self._words)
-        done = self._do("start", "no", shown, given=script)
+        done = self._do("start", "no", shown, stdin=script)
         if done.returncode not in (0, TAKEN):
             raise RemoteError(f"starting the job: {done.stderr.strip()}")
         self._number = int(done.stdout) if not done.returncode else None
 
-    def stop(self, told: bool = False) -> None:
+    def stop(self, notified: bool = False) -> None:
         """Makes the job write a checkpoint and end, and kills it after a timeout.
 
-        A job that lost a host may not end by itself. `told`: a spot notice has already stopped the
-        job. A second signal would skip the checkpoint.
+        A job that lost a host may not end by itself.
+
+        Args:
+            notified: a spot notice has already stopped the job, and this call only waits: a second
+                signal would skip the checkpoint.
         """
         if not self.running:
             return
         folder = self._home / self._cluster.remote_dir / "jobs" / str(self._number)
-        if told:
+        if notified:
             wait = ["flock", "-w", str(LEAVE_S), str(folder / "lock"), "true"]
             subprocess.run(wait, capture_output=True, check=False)
         else:
@@ -88,7 +91,7 @@ class SupervisedJob:
     def _listed(self) -> list[Listed]:
         return jobs_in(self._do("list").stdout)
 
-    def _do(self, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+    def _do(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
         line = ["bash", "-c", job_command(self._cluster, words[0], *words[1:])]
-        return subprocess.run(line, cwd=self._home, input=given, capture_output=True, text=True,
+        return subprocess.run(line, cwd=self._home, input=stdin, capture_output=True, text=True,
                               check=False)  # fmt: skip

@@ -21,7 +21,7 @@ def live(run: Run) -> LineHandler:
 
 
 def on_each(
-    run: Run, hosts: list[Host], command: str, each: LineHandler | None = None
+    run: Run, hosts: list[Host], command: str, on_line: LineHandler | None = None
 ) -> list[Answer]:
     """Runs a command on hosts with pinned keys; passes lines to `each` as they arrive."""
     ssh = ssh_of(run)
@@ -32,7 +32,7 @@ def on_each(
             keys.pin(host)
         except RemoteError as error:
             return Answer(host, 255, "", str(error))
-        return run_streaming(ssh, host, command, each) if each else ssh.run(host, command)
+        return run_streaming(ssh, host, command, on_line) if on_line else ssh.run(host, command)
 
     return on_all_hosts(hosts, one)
 
@@ -55,13 +55,15 @@ def heading(answer: Answer) -> str:
 
 def record(run: Run, answers: list[Answer]) -> None:
     """Adds the output of each host to the JSON document."""
-    run.tell([{"host": asdict(one.host), "code": one.code, "out": one.out, "err": one.err}
-              for one in answers])  # fmt: skip
+    run.tell([{"host": asdict(answer.host), "code": answer.code, "out": answer.out,
+               "err": answer.err} for answer in answers])  # fmt: skip
 
 
 def finish(answers: list[Answer], shown: bool = True) -> None:
     """Raises RemoteError if a host failed; includes the reasons unless they were `shown`."""
     bad = [answer for answer in answers if answer.code]
     if bad:
-        named = [f"{one.host.alias}{'' if shown else f': {one.complaint()}'}" for one in bad]
+        named = [
+            f"{failure.host.alias}{'' if shown else f': {failure.complaint()}'}" for failure in bad
+        ]
         raise RemoteError(f"failed on {len(bad)} of {len(answers)} hosts: {', '.join(named)}")

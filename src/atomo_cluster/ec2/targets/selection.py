@@ -42,13 +42,13 @@ def cluster_hosts(run: Run) -> list[Host]:
     """
     if run.options.hostfile:
         return hosts_in_file(run.options.hostfile)
-    found = instances(run.aws, run.owned, ["running"])
-    if not found or found[0].role != "master":
+    hosts = instances(run.aws, run.owned, ["running"])
+    if not hosts or hosts[0].role != "master":
         raise CloudError(
             f"cluster {run.cluster.name} has no running master; `launch` starts it, or "
             "`start_hosts` where `stop_hosts` has stopped it"
         )
-    return hosts_of(run, found)
+    return hosts_of(run, hosts)
 
 
 def owners_hosts(run: Run) -> list[Host]:
@@ -56,38 +56,38 @@ def owners_hosts(run: Run) -> list[Host]:
     return hosts_of(run, owners_instances(run.aws, run.owned.owner, ["running"]))
 
 
-def hosts_of(run: Run, found: Sequence[Instance]) -> list[Host]:
+def hosts_of(run: Run, hosts: Sequence[Instance]) -> list[Host]:
     """Converts instances to hosts."""
-    known = instance_types(run.aws, [one.type for one in found]) if found else {}
+    types_by_name = instance_types(run.aws, [host.type for host in hosts]) if hosts else {}
     return [
-        replace(to_host(run, number, one),
-                gpus=known[one.type].gpus if one.type in known else 0)
-        for number, one in enumerate(found)
+        replace(to_host(run, number, host),
+                gpus=types_by_name[host.type].gpus if host.type in types_by_name else 0)
+        for number, host in enumerate(hosts)
     ]  # fmt: skip
 
 
-def to_host(run: Run, number: int, one: Instance) -> Host:
+def to_host(run: Run, number: int, instance: Instance) -> Host:
     """Converts an instance to a host, without its GPUs; the master has number 0."""
     return Host(
-        id=one.id,
+        id=instance.id,
         alias=alias(number),
-        role=one.role,
-        address=address(run, one),
-        inside=one.private_ip or one.id,
+        role=instance.role,
+        address=address(run, instance),
+        inside=instance.private_ip or instance.id,
     )
 
 
-def address(run: Run, one: Instance) -> str:
+def address(run: Run, instance: Instance) -> str:
     """Returns the address of a host as seen from here."""
     if run.cluster.through_sessions:
-        return one.id
-    found = one.private_ip if run.cluster.private_addresses else one.public_ip
-    if not found:
+        return instance.id
+    text = instance.private_ip if run.cluster.private_addresses else instance.public_ip
+    if not text:
         raise ConfigError(
-            f"{one.id} has no public address; say private_addresses: yes where a VPN or bastion "
-            "leads to it"
+            f"{instance.id} has no public address; set private_addresses: yes if a "
+            "VPN or bastion leads to it"
         )
-    return found
+    return text
 
 
 def hosts_in_file(path: Path) -> list[Host]:
@@ -149,8 +149,8 @@ def select(hosts: Sequence[Host], words: str) -> list[Host]:
              for name in (host.id, host.alias, host.address, host.inside)}  # fmt: skip
     for word in words.split(","):
         if word not in names:
-            known = [*groups, *(host.id for host in hosts), *(host.alias for host in hosts)]
-            raise ConfigError(f"no host {word!r} in the cluster; {nearest(word, known)}")
+            selectable = [*groups, *(host.id for host in hosts), *(host.alias for host in hosts)]
+            raise ConfigError(f"no host {word!r} in the cluster; {nearest(word, selectable)}")
     return [names[word] for word in words.split(",")]
 
 

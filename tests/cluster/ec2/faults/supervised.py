@@ -65,7 +65,7 @@ def host_pool_of(
     listed = {field.name: getattr(settings, field.name) for field in fields(settings)}
     (folder / "handed.yaml").write_text(json.dumps(listed))
     options = Namespace(config=folder / "handed.yaml", endpoint_url=None, hostfile=None)
-    return HostPool(Run(options, Document(wanted=False)), memory, PUBLIC, site, reachable)
+    return HostPool(Run(options, Document(enabled=False)), memory, PUBLIC, site, reachable)
 
 
 def night(cloud: Cloud, folder: Path) -> tuple[int, str]:

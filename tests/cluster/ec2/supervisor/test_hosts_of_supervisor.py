@@ -39,7 +39,7 @@ def pool(ec2, cloud, folder, monkeypatch):
     options = Namespace(config=folder / "handed.yaml", endpoint_url=None, hostfile=None)
     for name in ("bootstrap", "run_commands"):
         monkeypatch.setattr(f"atomo_cluster.ec2.supervisor.host_pool.{name}", lambda *_: None)
-    made = HostPool(Run(options, Document(wanted=False)), folder / "master", PUBLIC,
+    made = HostPool(Run(options, Document(enabled=False)), folder / "master", PUBLIC,
                 lambda run, hosts: None, lambda host: True)  # fmt: skip
     assert made.look(now()) == ()
     return made

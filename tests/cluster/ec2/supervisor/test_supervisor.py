@@ -139,9 +139,9 @@ class SimulatedCluster:
         self.log.append("start")
         self.running, self.code = True, None
 
-    def stop(self, told=False):
+    def stop(self, notified=False):
         if self.running:
-            self.log.append("wait" if told else "stop")
+            self.log.append("wait" if notified else "stop")
             self.running, self.code = False, 130
 
     def forget(self):

@@ -39,20 +39,20 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     """Launches, and shows the hosts."""
-    found = offers(run)
-    if len(found) > 1:
-        found = checked_offers(run, found, check)
+    offers_in_order = offers(run)
+    if len(offers_in_order) > 1:
+        offers_in_order = checked_offers(run, offers_in_order, check)
     cidr = allowed_cidr(run.given)
-    show(run, found, cidr)
-    if len(found) == 1:
-        check(found[0].run, found[0].plan)
+    show(run, offers_in_order, cidr)
+    if len(offers_in_order) == 1:
+        check(offers_in_order[0].run, offers_in_order[0].plan)
     if run.options.dry_run:
-        return rehearse(found[0].run, found[0].plan)
-    if found[0].plan.groups:
+        return rehearse(offers_in_order[0].run, offers_in_order[0].plan)
+    if offers_in_order[0].plan.groups:
         run.confirm()
-    taken, hosts = launch_first_available(run, found, cidr)
-    write_down(taken.run, taken.plan, hosts)
-    report(taken.run, hosts)
+    offer, hosts = launch_first_available(run, offers_in_order, cidr)
+    write_down(offer.run, offer.plan, hosts)
+    report(offer.run, hosts)
     return 0
 
 

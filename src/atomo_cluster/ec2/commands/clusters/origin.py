@@ -33,10 +33,10 @@ def launched_elsewhere(run: Run, first: Instance) -> bool:
     if first.machine and first.machine != this_machine():
         return True
     try:
-        known = read_entries(run.cluster, run.owned.owner).values()
+        entries = read_entries(run.cluster, run.owned.owner).values()
     except ConfigError:  # damaged, so the tag alone decides
         return not first.machine
-    return first.id not in {entry.id for entry in known}
+    return first.id not in {entry.id for entry in entries}
 
 
 def origin_text(run: Run, hosts: Sequence[Instance]) -> str:

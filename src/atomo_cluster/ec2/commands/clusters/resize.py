@@ -49,10 +49,10 @@ def shrink(run: Run, hosts: list[Instance], surplus: list[Instance]) -> int:
         return 0
     run.confirm()
     end(run, ids)
-    left = [host for host in hosts if host.id not in ids]
-    show_hosts(run, left)
+    remaining = [host for host in hosts if host.id not in ids]
+    show_hosts(run, remaining)
     run.say("next: `pytorch_ec2.py bootstrap`")
-    run.tell(host_records(left))
+    run.tell(host_records(remaining))
     return 0
 
 

@@ -33,11 +33,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    found = instances(run.aws, run.owned)
-    asleep = [one for one in found if one.state in STOPPED_STATES]
-    if not found:
+    hosts = instances(run.aws, run.owned)
+    asleep = [host for host in hosts if host.state in STOPPED_STATES]
+    if not hosts:
         raise CloudError(f"cluster {run.cluster.name} has no hosts; `launch` starts them")
-    ids = [one.id for one in asleep]
+    ids = [host.id for host in asleep]
     if asleep:
         show(run, asleep)
     if asleep and run.options.dry_run:
@@ -52,11 +52,11 @@ def run(run: Run) -> int:
 
 def show(run: Run, asleep: Sequence[Instance]) -> None:
     """Reports the hosts to start, and an upper bound on the cost."""
-    for one in asleep:
-        run.say(f"{one.id} {one.type} {one.role}: starts, and ends itself {one.max_hours:.1f} h "
-                "later")  # fmt: skip
+    for host in asleep:
+        run.say(f"{host.id} {host.type} {host.role}: starts, and ends itself {host.max_hours:.1f} "
+                "h later")  # fmt: skip
     costs = with_ledger(run, all_costs(run))
-    bound = sum_known([one.usd_until_fuse for one in costs])
+    bound = sum_known([cost.usd_until_fuse for cost in costs])
     run.say(f"at most {format_usd(bound)} until the fuses, with what the cluster has cost")
     check_budget(run.cluster.max_usd, [bound], "`shutdown` ends it, or give another max_usd")
 
@@ -64,22 +64,22 @@ def show(run: Run, asleep: Sequence[Instance]) -> None:
 def wake(run: Run, asleep: Sequence[Instance]) -> None:
     """Starts hosts; records their past cost first, which EC2 forgets at the start."""
     run.confirm()
-    if any(one.state == "stopping" for one in asleep):
-        run.aws.wait("instance_stopped", 600, InstanceIds=[one.id for one in asleep])
+    if any(host.state == "stopping" for host in asleep):
+        run.aws.wait("instance_stopped", 600, InstanceIds=[host.id for host in asleep])
     try:
         record_before_start(run, asleep, datetime.now(timezone.utc))
     except ConfigError as error:  # which is no reason to leave them asleep
         run.say(f"not written down in {file_of(run.cluster)}: {error}")
-    ids = [one.id for one in asleep]
+    ids = [host.id for host in asleep]
     start_instances(run.aws, run.owned, ids)
     run.say(f"started: {', '.join(ids)}")  # whatever AWS says from now on
 
 
 def report(run: Run) -> None:
     """Shows the cluster and the next step."""
-    found = instances(run.aws, run.owned)
-    show_hosts(run, found)
-    missing = run.cluster.hosts - len(found)
+    hosts = instances(run.aws, run.owned)
+    show_hosts(run, hosts)
+    missing = run.cluster.hosts - len(hosts)
     first = f"`launch` for the {missing} hosts that are missing, then " if missing > 0 else ""
     run.say(f"next: {first}`pytorch_ec2.py bootstrap`, which mounts the shared folder again")
-    run.tell(host_records(found))
+    run.tell(host_records(hosts))

@@ -39,14 +39,14 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    found = instances(run.aws, run.owned)
-    up = [one for one in found if one.state in RUNNING_STATES]
+    present = instances(run.aws, run.owned)
+    up = [host for host in present if host.state in RUNNING_STATES]
     if not up:
-        return nothing(run, found)
-    staying, spot = [one for one in up if not one.spot], [one for one in up if one.spot]
-    check_spot(run, found, spot)
+        return nothing(run, present)
+    staying, spot = [host for host in up if not host.spot], [host for host in up if host.spot]
+    check_spot(run, present, spot)
     show(run, staying, spot)
-    ids = [one.id for one in staying]
+    ids = [host.id for host in staying]
     if run.options.dry_run:
         refusal = run.aws.refusal("ec2.stop_instances", InstanceIds=ids)
         run.tell_dry_run({"ec2.stop_instances": str(refusal or "")}, "stopping them")
@@ -57,24 +57,24 @@ def run(run: Run) -> int:
     run.confirm("Stop these?")
     put_to_sleep(run, hosts)
     if spot:
-        end(run, [one.id for one in spot])
+        end(run, [host.id for host in spot])
     report(run)
     return 0
 
 
-def nothing(run: Run, found: list[Instance]) -> int:
+def nothing(run: Run, hosts: list[Instance]) -> int:
     """Reports that no host runs."""
-    if not found:
+    if not hosts:
         raise CloudError(f"cluster {run.cluster.name} has no hosts; `launch` starts them")
-    show_hosts(run, found)
-    run.tell(host_records(found))
+    show_hosts(run, hosts)
+    run.tell(host_records(hosts))
     return 0
 
 
-def check_spot(run: Run, found: Sequence[Instance], spot: Sequence[Instance]) -> None:
+def check_spot(run: Run, hosts: Sequence[Instance], spot: Sequence[Instance]) -> None:
     """Raises ConfigError if spot instances prevent the stop."""
-    ids = ", ".join(one.id for one in spot)
-    if not any(one.role == "master" and not one.spot for one in found):
+    ids = ", ".join(host.id for host in spot)
+    if not any(host.role == "master" and not host.spot for host in hosts):
         raise ConfigError(
             "there is no master that could be stopped: it is a spot instance, or not there. With "
             "nothing to come back to, `shutdown` is what ends the cluster"
@@ -88,9 +88,9 @@ def check_spot(run: Run, found: Sequence[Instance], spot: Sequence[Instance]) ->
 
 def show(run: Run, staying: Sequence[Instance], spot: Sequence[Instance]) -> None:
     """Reports the fate of each host."""
-    for word, some in (("stops", staying), ("ends, with its disk", spot)):
-        for one in some:
-            run.say(f"{one.id} {one.type} {one.role}: {word}")
+    for word, group in (("stops", staying), ("ends, with its disk", spot)):
+        for host in group:
+            run.say(f"{host.id} {host.type} {host.role}: {word}")
 
 
 def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
@@ -115,16 +115,16 @@ def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
 
 def report(run: Run) -> None:
     """Shows the remaining hosts and their cost."""
-    found = instances(run.aws, run.owned)
-    show_hosts(run, found)
-    asleep = {one.id for one in found if one.state in STOPPED_STATES}
+    hosts = instances(run.aws, run.owned)
+    show_hosts(run, hosts)
+    asleep = {host.id for host in hosts if host.state in STOPPED_STATES}
     costs = dict(noted_costs(run))
     hourly = sum_known([costs.get(id) for id in asleep])
     monthly = None if hourly is None else hourly * MONTH_H
     run.say(f"asleep: the disks cost {format_usd(hourly, 4)} per hour, {format_usd(monthly)} a "
             "month, and no fuse ends them; `start_hosts` wakes them, `shutdown` ends "
             "them")  # fmt: skip
-    run.tell(host_records(found))
+    run.tell(host_records(hosts))
 
 
 def noted_costs(run: Run) -> list[tuple[str, float | None]]:
@@ -135,4 +135,4 @@ def noted_costs(run: Run) -> list[tuple[str, float | None]]:
         with_ledger(run, costs)
     except (CloudError, ConfigError) as error:  # which is no reason to say that they run
         run.say(f"not written down: {error}")
-    return [(one.id, one.usd_per_hour) for one in costs]
+    return [(cost.id, cost.usd_per_hour) for cost in costs]

@@ -46,11 +46,11 @@ def run(run: Run) -> int:
     check_idle(run, hosts[0])
     run.confirm()
     older = baked(run.aws, run.owned)
-    ids = {one.id for one, _ in chosen}
+    ids = {baked_host.id for baked_host, _ in chosen}
     ssh, keys = ssh_of(run), host_keys(run, ssh_of(run))
-    for host in (taken := [host for host in hosts if host.id in ids]):
+    for host in (hosts_to_bake := [host for host in hosts if host.id in ids]):
         keys.pin(host)
-    finish(scrub(ssh, taken, run.cluster.remote_dir), shown=False)
+    finish(scrub(ssh, hosts_to_bake, run.cluster.remote_dir), shown=False)
     made = make(run, chosen)
     wait(run, made)
     report(run, made, older)
@@ -62,10 +62,13 @@ def one_of_each(run: Run, hosts: Sequence[Instance]) -> list[tuple[Instance, Ins
 
     Prefers workers to the master, which has jobs and results, and later hosts to earlier ones.
     """
-    known = instance_types(run.aws, [one.type for one in hosts])
-    ordered = sorted(hosts, key=lambda one: one.role != MASTER)  # the last of a kind is taken
-    kinds = {(known[one.type].architecture, known[one.type].gpus > 0): one for one in ordered}
-    return [(one, known[one.type]) for one in kinds.values()]
+    types_by_name = instance_types(run.aws, [host.type for host in hosts])
+    ordered = sorted(hosts, key=lambda host: host.role != MASTER)  # the last of a kind is taken
+    kinds = {
+        (types_by_name[host.type].architecture, types_by_name[host.type].gpus > 0): host
+        for host in ordered
+    }
+    return [(host, types_by_name[host.type]) for host in kinds.values()]
 
 
 def scrub(ssh: Ssh, hosts: Sequence[Host], checkout: str) -> list[Answer]:
@@ -81,12 +84,13 @@ def scrub(ssh: Ssh, hosts: Sequence[Host], checkout: str) -> list[Answer]:
 
 def show(run: Run, chosen: Sequence[tuple[Instance, InstanceType]]) -> None:
     """Reports the hosts to bake, and the cost of their images."""
-    each = snapshot_month(run.aws)
-    for one, machine in chosen:
+    month_per_gb = snapshot_month(run.aws)
+    for host, machine in chosen:
         kind = f"{machine.architecture}, {'GPUs' if machine.gpus else 'no GPUs'}"
-        run.say(f"{one.id} {one.type} {one.role} ({kind}): is restarted, and becomes an image")
-    told = "unknown" if each is None else f"at most {format_usd(each * run.cluster.volume_gb)}"
-    run.say(f"an image costs {told} a month, until `delete_images`")
+        run.say(f"{host.id} {host.type} {host.role} ({kind}): is restarted, and becomes an image")
+    bound = None if month_per_gb is None else month_per_gb * run.cluster.volume_gb
+    cost = "unknown" if bound is None else f"at most {format_usd(bound)}"
+    run.say(f"an image costs {cost} a month, until `delete_images`")
 
 
 def make(run: Run, chosen: Sequence[tuple[Instance, InstanceType]]) -> list[str]:
@@ -97,15 +101,15 @@ def make(run: Run, chosen: Sequence[tuple[Instance, InstanceType]]) -> list[str]
         LeftBehind: some images exist or may exist.
     """
     made: list[str] = []
-    for one, machine in chosen:
+    for host, machine in chosen:
         try:
-            made.append(create(run.aws, run.owned, one.id, machine.gpus > 0))
+            made.append(create(run.aws, run.owned, host.id, machine.gpus > 0))
         except (CloudError, LeftBehind) as error:
-            told = f"{one.id}: {error}; {AFTERWARDS}"
+            text = f"{host.id}: {error}; {AFTERWARDS}"
             if made:
-                told += f". {', '.join(made)} may still come, and cost: `delete_images` deletes"
-            raise (LeftBehind if made else type(error))(told) from error
-        run.say(f"making {made[-1]} of {one.id} ...")
+                text += f". {', '.join(made)} may still come, and cost: `delete_images` deletes"
+            raise (LeftBehind if made else type(error))(text) from error
+        run.say(f"making {made[-1]} of {host.id} ...")
     return made
 
 
@@ -129,9 +133,9 @@ def report(run: Run, made: Sequence[str], older: Sequence[BakedImage]) -> None:
     for id in made:
         run.say(f"{id} is available; `launch --image-id baked` takes it")
     if older:
-        ids = " ".join(one.id for one in older)
+        ids = " ".join(image.id for image in older)
         run.say(f"older ones, which cost as well: `delete_images {ids}`")
     run.say(
         "next: `pytorch_ec2.py bootstrap`, which makes the restarted hosts of the cluster again"
     )
-    run.tell({"images": list(made), "older": [asdict(one) for one in older]})
+    run.tell({"images": list(made), "older": [asdict(image) for image in older]})

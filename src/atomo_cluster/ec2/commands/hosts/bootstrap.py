@@ -86,11 +86,11 @@ def storage_of(run: Run) -> SharedFolder | None:
 
 def set_up(run: Run, hosts: list[Host]) -> list[Link]:
     """Runs every step on every host and returns the measured links."""
-    site, found, network = site_of(run, hosts), LinkMeasurement(), inner_network(run)
+    site, links, network = site_of(run, hosts), LinkMeasurement(), inner_network(run)
     with Steps(hosts, STEPS, run.say) as steps:
         bootstrap(site, steps)
-        steps.on(hosts[: len(hosts) > 1], "links", lambda host: found.take(site, host, network))
-    for line in found.lines(hosts, run.cluster.efa):
+        steps.on(hosts[: len(hosts) > 1], "links", lambda host: links.take(site, host, network))
+    for line in links.lines(hosts, run.cluster.efa):
         run.say(line)
     run.say(f"{len(hosts)} hosts are ready; next: `pytorch_ec2.py train`")
-    return found.links
+    return links.links

@@ -23,25 +23,25 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    found = baked(run.aws, run.owned)
-    loose = [one for one in snapshots(run.aws, run.owned)
-             if one.image not in {image.id for image in found}]  # fmt: skip
-    chosen = [one for one in found if one.id in wanted(run, found)]
-    for one in chosen:
-        run.say(image_line(one))
-    for left in loose:
-        run.say(f"{left.id}, {left.gb} GB, of an image that is gone")
+    images = baked(run.aws, run.owned)
+    loose = [item for item in snapshots(run.aws, run.owned)
+             if item.image not in {image.id for image in images}]  # fmt: skip
+    chosen = [item for item in images if item.id in wanted(run, images)]
+    for item in chosen:
+        run.say(image_line(item))
+    for loose_snapshot in loose:
+        run.say(f"{loose_snapshot.id}, {loose_snapshot.gb} GB, of an image that is gone")
     if chosen or loose:
         run.confirm("Delete these?")
         end(run, chosen)
-    run.say(f"{run.cluster.name}: {len(chosen)} images deleted, {len(found) - len(chosen)} left")
-    run.tell({"deleted": [asdict(one) for one in chosen]})
+    run.say(f"{run.cluster.name}: {len(chosen)} images deleted, {len(images) - len(chosen)} left")
+    run.tell({"deleted": [asdict(item) for item in chosen]})
     return 0
 
 
-def wanted(run: Run, found: list[BakedImage]) -> list[str]:
+def wanted(run: Run, images: list[BakedImage]) -> list[str]:
     """Returns the identifiers of the images to delete."""
-    ids = [one.id for one in found]
+    ids = [image.id for image in images]
     for id in run.options.images:
         if id not in ids:
             raise ConfigError(f"{id} is no image of {run.cluster.name}; {nearest(id, ids)}")
@@ -55,12 +55,12 @@ def end(run: Run, chosen: list[BakedImage]) -> None:
         LeftBehind: some still exist, or may exist.
     """
     try:
-        delete(run.aws, run.owned, [one.id for one in chosen])
+        delete(run.aws, run.owned, [image.id for image in chosen])
     except CloudError as error:
         raise LeftBehind(f"{error}; `delete_images` again deletes what is left") from error
 
 
-def image_line(one: BakedImage) -> str:
+def image_line(image: BakedImage) -> str:
     """Formats an image for lists."""
-    kind = f"{one.image.architecture}, {'GPUs' if one.gpus else 'no GPUs'}"
-    return f"image {one.id} {one.state}, {one.gb} GB, {kind}, of {one.made:%F %R} UTC"
+    kind = f"{image.image.architecture}, {'GPUs' if image.gpus else 'no GPUs'}"
+    return f"image {image.id} {image.state}, {image.gb} GB, {kind}, of {image.made:%F %R} UTC"

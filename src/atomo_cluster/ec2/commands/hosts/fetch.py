@@ -41,9 +41,9 @@ def from_master(run: Run, folder: Path) -> list[str]:
     """Downloads results from the master and marks them there as fetched."""
     master, ssh = cluster_hosts(run)[0], ssh_of(run)
     host_keys(run, ssh).pin(master)
-    where = run.cluster.out_dir
-    where = where if where.startswith("/") else f"{run.cluster.remote_dir}/{where}"
-    source = HostSource(ssh, master, where)
+    folder_set, home = run.cluster.out_dir, run.cluster.remote_dir
+    remote_folder = folder_set if folder_set.startswith("/") else f"{home}/{folder_set}"
+    source = HostSource(ssh, master, remote_folder)
     names = brought(run, source, folder)
     mark = f"mkdir -p .atomo && touch -d @{shlex.quote(source.begun)} {FETCHED}"
     ssh.run(master, mark).checked("telling the master")

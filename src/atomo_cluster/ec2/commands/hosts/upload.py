@@ -33,13 +33,13 @@ def run(run: Run) -> int:
     hosts = cluster_hosts(run)
     if cluster.shares and folder.startswith(f"{cluster.nfs_mount_point}/"):
         hosts = hosts[:1]
-    where = folder if folder.startswith("/") else f"{cluster.remote_dir}/{folder}"
+    target = folder if folder.startswith("/") else f"{cluster.remote_dir}/{folder}"
     ssh = ssh_of(run)
     keys = host_keys(run, ssh)
     for host in hosts:
         keys.pin(host)
-    sent = on_all_hosts(hosts, lambda host: send(ssh, host, source, where, run.say))
+    sent = on_all_hosts(hosts, lambda host: send(ssh, host, source, target, run.say))
     counts = {host.id: len(names) for host, names in zip(hosts, sent, strict=True)}
     run.say(f"{sum(counts.values())} files went to {len(hosts)} hosts; {folder} is complete there")
-    run.tell({"sent": counts, "folder": where})
+    run.tell({"sent": counts, "folder": target})
     return 0

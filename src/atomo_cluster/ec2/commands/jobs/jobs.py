@@ -28,15 +28,15 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     master = cluster_hosts(run)[0]
-    found = list_jobs(run, master)
-    if found:
+    listed = list_jobs(run, master)
+    if listed:
         shown = table(f"{run.cluster.name}, on {master.alias}", COLUMNS)
-        for job in found:
+        for job in listed:
             shown.add_row(*cells(job, int(time.time())))
         run.show(shown)
     else:
         run.say(f"no job has run yet on {master.alias}; `train` starts one")
-    run.tell([asdict(job) for job in found])
+    run.tell([asdict(job) for job in listed])
     return 0
 
 

@@ -26,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     job = number(run.options.job)
-    said = stop_job(run, cluster_hosts(run)[0], job, run.options.wait)
-    run.say(said or f"job {job} has ended")
+    reply = stop_job(run, cluster_hosts(run)[0], job, run.options.wait)
+    run.say(reply or f"job {job} has ended")
     run.tell({"job": job})
     return 0

@@ -123,10 +123,11 @@ def lost(run: Run, hosts: Sequence[Host]) -> None:
     """Reports hosts that have ended in the meantime."""
     if run.options.hostfile:
         return
-    left = {one.id for one in instances(run.aws, run.owned, ["running"])}
-    gone = [host for host in hosts if host.id not in left]
-    if gone:
+    running = {instance.id for instance in instances(run.aws, run.owned, ["running"])}
+    lost_hosts = [host for host in hosts if host.id not in running]
+    if lost_hosts:
         run.say(
-            f"{len(gone)} hosts are gone ({', '.join(host.id for host in gone)}); `launch` and "
+            f"{len(lost_hosts)} hosts are gone ({', '.join(host.id for host in lost_hosts)}); "
+            "`launch` and "
             "`bootstrap` replace them, and the same `train` continues from the last checkpoint"
         )

@@ -48,42 +48,49 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     spot = run.cluster.spot(WORKER)
-    fitting = [one for one in all_instance_types(run.aws) if fits(run, one, spot)]
+    machines = all_instance_types(run.aws)
+    fitting = [machine for machine in machines if fits(run, machine, spot)]
     if not fitting:
         raise CloudError(f"no type of {run.aws.region} has so much; ask for less")
-    offers = sorted(priced(run, fitting), key=lambda one: rank(one, spot))[: run.options.limit]
+    offers = sorted(priced(run, fitting), key=lambda offer: rank(offer, spot))[: run.options.limit]
     shown = table(f"{run.aws.region}, per hour", COLUMNS, right=("vCPU", "GiB", *COLUMNS[4:6]))
-    for one in offers:
-        gpus = f"{one.gpus} {one.gpu.replace('NVIDIA ', '')}" if one.gpus else "-"
-        zone = one.zone.removeprefix(run.aws.region) or "-"
-        prices = (format_usd(one.on_demand, 4), format_usd(one.spot, 4), zone)
-        shown.add_row(one.type, str(one.vcpus), f"{one.memory_gib:g}", gpus, *prices)
+    for offer in offers:
+        gpus = f"{offer.gpus} {offer.gpu.replace('NVIDIA ', '')}" if offer.gpus else "-"
+        zone = offer.zone.removeprefix(run.aws.region) or "-"
+        prices = (format_usd(offer.on_demand, 4), format_usd(offer.spot, 4), zone)
+        shown.add_row(offer.type, str(offer.vcpus), f"{offer.memory_gib:g}", gpus, *prices)
     run.show(shown)
-    run.tell([asdict(one) for one in offers])
+    run.tell([asdict(offer) for offer in offers])
     return 0
 
 
-def fits(run: Run, one: InstanceType, spot: bool) -> bool:
+def fits(run: Run, machine: InstanceType, spot: bool) -> bool:
     """True if a type has the wanted capacity and is sold by the method of the workers."""
-    asked = run.options
-    enough = one.gpus >= asked.gpus and one.vcpus >= asked.vcpus and one.memory_gib >= asked.memory
-    return enough and (one.spot or not spot)
+    options = run.options
+    enough = (
+        machine.gpus >= options.gpus
+        and machine.vcpus >= options.vcpus
+        and machine.memory_gib >= options.memory
+    )
+    return enough and (machine.spot or not spot)
 
 
 def priced(run: Run, fitting: list[InstanceType]) -> list[PricedType]:
     """Adds prices to types."""
-    listed, market = list_prices(run.aws), spot_market(run.aws, [one.type for one in fitting])
+    listed = list_prices(run.aws)
+    market = spot_market(run.aws, [machine.type for machine in fitting])
     best: dict[str, tuple[float, str]] = {}
     for (zone, type), usd in market.items():
         best[type] = min(best.get(type, (usd, zone)), (usd, zone))
     return [
-        PricedType(one.type, one.vcpus, one.memory_gib, one.gpus, one.gpu, one.architecture,
-              listed.get(one.type), *best.get(one.type, (None, "")))
-        for one in fitting
+        PricedType(machine.type, machine.vcpus, machine.memory_gib, machine.gpus, machine.gpu,
+                   machine.architecture, listed.get(machine.type),
+                   *best.get(machine.type, (None, "")))
+        for machine in fitting
     ]  # fmt: skip
 
 
-def rank(one: PricedType, spot: bool) -> tuple[bool, float, float, int, str]:
+def rank(offer: PricedType, spot: bool) -> tuple[bool, float, float, int, str]:
     """Returns the sort key of an offer: the price, then the size."""
-    usd = one.spot if spot else one.on_demand
-    return usd is None, usd or 0.0, one.on_demand or 0.0, one.vcpus, one.type
+    usd = offer.spot if spot else offer.on_demand
+    return usd is None, usd or 0.0, offer.on_demand or 0.0, offer.vcpus, offer.type

@@ -28,15 +28,15 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     costs = [*with_ledger(run, all_costs(run)), *of_images(run)]
-    total = {key: sum_known([getattr(one, key) for one in costs]) for key in KEYS}
+    total = {key: sum_known([getattr(cost, key) for cost in costs]) for key in KEYS}
     shown = table(f"{run.cluster.name}, owner {run.owned.owner}", COLUMNS, right=COLUMNS[2:])
-    for one in costs:
-        name = one.type + NOTES.get(one.state, "")
-        shown.add_row(one.id, name, f"{one.hours:.2f}", *(amount(one, key) for key in KEYS))
-    hours = sum(one.hours for one in costs)
+    for cost in costs:
+        name = cost.type + NOTES.get(cost.state, "")
+        shown.add_row(cost.id, name, f"{cost.hours:.2f}", *(amount(cost, key) for key in KEYS))
+    hours = sum(cost.hours for cost in costs)
     shown.add_row("all", "", f"{hours:.2f}", *(as_money(total[key], key) for key in KEYS))
     run.show(shown)
-    run.tell({"hosts": [asdict(one) for one in costs], "hours": hours, **total})
+    run.tell({"hosts": [asdict(cost) for cost in costs], "hours": hours, **total})
     return 0
 
 
@@ -44,9 +44,9 @@ KEYS: Final = ("usd_per_hour", "usd_so_far", "usd_until_fuse")
 NOTES: Final = dict.fromkeys(ENDED, ", ended") | {STOPPED: ", stopped"}
 
 
-def amount(one: Cost, key: str) -> str:
+def amount(cost: Cost, key: str) -> str:
     """Formats an amount of a row."""
-    return as_money(getattr(one, key), key)
+    return as_money(getattr(cost, key), key)
 
 
 def as_money(value: float | None, key: str) -> str:

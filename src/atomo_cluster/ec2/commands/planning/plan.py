@@ -23,18 +23,18 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    found = offers(run)
+    listed = offers(run)
     cidr = allowed_cidr(run.given)
-    show(run, found, cidr)
-    run.tell({**plan_record(found[0].plan, cidr), "regions": offers_record(found)})
+    show(run, listed, cidr)
+    run.tell({**plan_record(listed[0].plan, cidr), "regions": offers_record(listed)})
     return 0
 
 
-def show(run: Run, found: Sequence[Offer], cidr: str) -> None:
+def show(run: Run, listed: Sequence[Offer], cidr: str) -> None:
     """Shows the first plan and, if there are several, the order of the regions."""
-    present(found[0].run, found[0].plan, cidr)
-    if len(found) > 1:
-        run.show(offers_table(found))
+    present(listed[0].run, listed[0].plan, cidr)
+    if len(listed) > 1:
+        run.show(offers_table(listed))
 
 
 def present(run: Run, plan: Plan, cidr: str) -> None:

@@ -40,5 +40,5 @@ def refuse(findings: list[Finding]) -> None:
     """Raises NotReady if a check failed."""
     failures = [finding for finding in findings if not finding.passed]
     if failures:
-        told = "\n".join(f"  {finding.check}: {finding.text}" for finding in failures)
-        raise NotReady(f"{len(failures)} of {len(findings)} checks failed:\n{told}")
+        lines = "\n".join(f"  {finding.check}: {finding.text}" for finding in failures)
+        raise NotReady(f"{len(failures)} of {len(findings)} checks failed:\n{lines}")

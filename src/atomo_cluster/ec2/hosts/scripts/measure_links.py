@@ -39,12 +39,12 @@ def ask(world: Any, rank: int) -> None:
         world.Send(long, rank)
         world.Recv(answer, rank)
         sent += 1
-    taken = time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
     world.Send(bytearray(0), rank)
-    told = bytearray(8)
-    world.Recv(told, rank)
-    seen = int.from_bytes(told, "big")
-    record = {"rank": rank, "us": latency_s * 1e6, "gbit_s": sent * LONG * 8 / taken / 1e9,
+    reply = bytearray(8)
+    world.Recv(reply, rank)
+    seen = int.from_bytes(reply, "big")
+    record = {"rank": rank, "us": latency_s * 1e6, "gbit_s": sent * LONG * 8 / seconds / 1e9,
               "kernel": min(1.0, seen / ((sent + 1) * LONG))}  # fmt: skip
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()

@@ -240,7 +240,7 @@ def test_ranks_without_a_master_go_on_without_those_that_are_stopped_or_killed(t
     words = ["--comm-type=Allreduce", "--n=4", "--min-workers=1", "--fusion=layer", "--timeout=12"]
     code, output = broken(tmp_path, sources, *words)
     assert code == 0, output
-    assert re.search(r"rank 0 waited 12 s for .*; who is stopped or stuck is killed", output)
+    assert re.search(r"rank 0 waited 12 s for .*; stopped or stuck ranks are killed", output)
     left_behind(tmp_path, output, lost=2)
 
 

@@ -30,18 +30,18 @@ class QueueChannel(DeviceChannel):
     def __init__(self, rank: int, wires: dict[tuple[int, int, str], "Queue[Tensor]"]) -> None:
         self._rank, self._wires, self.sent = rank, wires, list[tuple[Tensor, Tensor]]()
 
-    def _wire(self, source: int, to: int, what: str) -> "Queue[Tensor]":
-        return self._wires.setdefault((source, to, what), Queue())
+    def _wire(self, source: int, to: int, label: str) -> "Queue[Tensor]":
+        return self._wires.setdefault((source, to, label), Queue())
 
-    def send(self, to: int, values: Tensor, what: str) -> None:
+    def send(self, to: int, values: Tensor, label: str) -> None:
         self.sent.append((values, values.clone()))
-        self._wire(self._rank, to, what).put(values)
+        self._wire(self._rank, to, label).put(values)
 
-    def receive(self, source: int, values: Tensor, timeout_s: float, what: str) -> None:
+    def receive(self, source: int, values: Tensor, timeout_s: float, label: str) -> None:
         try:
-            values.copy_(self._wire(source, self._rank, what).get(timeout=timeout_s))
+            values.copy_(self._wire(source, self._rank, label).get(timeout=timeout_s))
         except Empty:
-            raise DeadlineExpired(what) from None
+            raise DeadlineExpired(label) from None
 
     def drain(self, timeout_s: float) -> None:
         for values, was in self.sent:

@@ -66,7 +66,7 @@ def test_who_is_stopped_is_killed_and_nobody_who_waits_for_it():
     first = job.logs[0]
     assert first.counted == [(0, 1, 2, 3), (0, 1, 3), (0, 1, 3, 4)]
     assert first.notes[0].startswith("rank 0 waited 3 s for bucket 0 of step 2 of rank ")
-    assert first.notes[0].endswith("; see --timeout; who is stopped or stuck is killed")
+    assert first.notes[0].endswith("; see --timeout; stopped or stuck ranks are killed")
     assert len(first.notes) == 3, first.notes
     assert all(job.logs[rank].weights.equal(first.weights) for rank in (1, 3, 4))
 
@@ -152,7 +152,7 @@ def test_no_more_places_are_promised_than_spares_wait():
     verdict = Verdict(4, {}, (0,), 6, (3,))
     assert [note.split(", and ")[1] for note in membership_notes((0, 1, 2), verdict, 3)] == [
         "a spare takes its place from step 6 on",
-        "share its part of each step from step 6 on",
+        "share its samples from step 6 on",
     ]
 
 
@@ -163,7 +163,7 @@ def test_standings_and_verdicts_travel():
     assert read_progress(progress_frame(RankProgress(0, {}), 0, 1), 4) == RankProgress(0, {})
     with pytest.raises(FrameError):
         read_verdict(verdict_frame(verdict, 2), 3)
-    with pytest.raises(FrameError, match=r"different ones in 0\.\.3 are due, in order"):
+    with pytest.raises(FrameError, match=r"ascending ranks in 0\.\.3 are due"):
         read_verdict(verdict_frame(Verdict(7, REPORTS, (2, 0), 9), 2), 4)
 
 

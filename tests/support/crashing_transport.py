@@ -22,13 +22,13 @@ class CrashingTransport(Transport):
             self._own.exit_rank(137)
             raise PeerLost(self.rank, "dying, itself")
 
-    def send(self, to: int, data: Bytes, what: str) -> None:
+    def send(self, to: int, data: Bytes, label: str) -> None:
         self.breathe()
-        self._own.send(to, data, what)
+        self._own.send(to, data, label)
 
-    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
+    def receive(self, source: int | None, timeout_s: float, label: str) -> Message:
         self.breathe()
-        return self._own.receive(source, timeout_s, what)
+        return self._own.receive(source, timeout_s, label)
 
     def drain(self, timeout_s: float) -> None:
         self._own.drain(timeout_s)

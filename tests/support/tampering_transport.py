@@ -28,13 +28,13 @@ class TamperingTransport(Transport):
         self.local_index, self.local_size = own.local_index, own.local_size
         self.sent_bytes = self.received_bytes = 0
 
-    def send(self, to: int, data: Bytes, what: str) -> None:
+    def send(self, to: int, data: Bytes, label: str) -> None:
         self.count += 1
         for frame in self.tamper(data, self.count):
-            self._own.send(to, np.ascontiguousarray(frame), what)
+            self._own.send(to, np.ascontiguousarray(frame), label)
 
-    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
-        return self._own.receive(source, timeout_s, what)
+    def receive(self, source: int | None, timeout_s: float, label: str) -> Message:
+        return self._own.receive(source, timeout_s, label)
 
     def drain(self, timeout_s: float) -> None:
         self._own.drain(timeout_s)

@@ -127,7 +127,7 @@ def gives_up(transport: Transport) -> None:
     """Rank 1 takes nothing until rank 0 has given up on it, and asks for nothing else meanwhile."""
     if transport.rank == 0:
         transport.send(1, np.zeros(LARGE, np.uint8), "zeros")
-        told = r"rank 0 waited 0\.05 s for rank \[1\] to take what was sent"
+        told = r"rank 0 waited 0\.05 s for rank \[1\] to receive messages"
         with pytest.raises(DeadlineExpired, match=told):
             transport.drain(0.05)
 

@@ -42,7 +42,7 @@ def test_only_little_leaves_before_it_is_taken():
     a.send(1, np.zeros(4096, np.uint8), "a little")
     a.drain(0.0)
     a.send(1, np.zeros(4097, np.uint8), "more")
-    with pytest.raises(DeadlineExpired, match=r"rank 0 waited 0 s for rank \[1\] to take"):
+    with pytest.raises(DeadlineExpired, match=r"rank 0 waited 0 s for rank \[1\] to receive"):
         a.drain(0.0)
     for _ in range(2):
         b.receive(0, 1.0, "it")

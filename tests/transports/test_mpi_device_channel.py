@@ -72,5 +72,5 @@ def test_who_does_not_come_is_named():
     with pytest.raises(DeadlineExpired, match="for the sum of rank 3"):
         lane.receive(3, torch.zeros(2), 0.0, "the sum")
     lane.send(1, torch.zeros(2), "x")
-    with pytest.raises(DeadlineExpired, match="to take what was sent"):
+    with pytest.raises(DeadlineExpired, match="for other ranks to receive tensors"):
         lane.drain(0.0)

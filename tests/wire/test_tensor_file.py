@@ -63,7 +63,7 @@ ONE = '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 @pytest.mark.parametrize(
     ("head", "told"),
     [
-        ("", "a file of tensors of 16 bytes, whose head has 0"),
+        ("", "a file of tensors of 16 bytes, with a head of 0"),
         ("{", "is no JSON: "),
         ("[" * 100_000, "is no JSON: "),
         ("[]", "does not name them"),

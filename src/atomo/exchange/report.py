@@ -11,9 +11,9 @@ from atomo.codecs import Field
 from atomo.core.bounds import IMAGES
 from atomo.errors import FrameError, FrameFault
 
-__all__ = ["MOST_IMAGES", "Report", "check_images"]
+__all__ = ["MAX_IMAGES", "Report", "check_images"]
 
-MOST_IMAGES: Final = int(IMAGES.most)
+MAX_IMAGES: Final = int(IMAGES.most)
 FLOAT32: Final = float(torch.finfo(torch.float32).max)
 SECONDS: Final = (-1e7, 1e7)  # four months; a difference of clocks may be a little below 0
 
@@ -24,14 +24,14 @@ class Report:
     """One worker's step, in numbers."""
 
     loss: float  # mean over its images
-    correct: float  # images whose most likely class is the right one
+    correct: float  # images with the right class as the most likely
     images: float
     compute_s: float  # forward and backward
     encode_s: float
     send_s: float
     wait_s: float  # for the weights, or for the gradients of others
     square: float = 0.0  # squared norm of the gradient, where steps are damped by it
-    follow_s: float = 0.0  # repeating the master's step, where that is how weights come down
+    follow_s: float = 0.0  # repeating the master's steps, with `--down updates`
     ending: float = 0.0  # why it asks for an end after this step; 0: it does not
     saving: float = 0.0  # 1 where it asks for a checkpoint after this step
 
@@ -40,32 +40,32 @@ class Report:
         return torch.tensor(astuple(self), dtype=torch.float64)
 
     @classmethod
-    def of(cls, tensor: Tensor, most_images: int = MOST_IMAGES) -> "Report":
+    def of(cls, tensor: Tensor, max_images: int = MAX_IMAGES) -> "Report":
         """Returns the inverse of `tensor`.
 
         Args:
-            tensor: what a rank sent.
-            most_images: of the step.
+            tensor: section that a rank sent.
+            max_images: of the step.
 
         Raises:
-            FrameError: it is of another size, or a number in it is impossible.
+            FrameError: the size is wrong, or a number is out of range.
         """
         if tensor.shape != cls.field().max_shape:
             raise FrameError(
                 f"a report of shape {tuple(tensor.shape)}; not {cls.field().max_shape}"
             )
         report = cls(*tensor.tolist())
-        if complaint := report.complaint(most_images):
+        if complaint := report.complaint(max_images):
             raise FrameError(f"a report in which {complaint}", FrameFault.NUMBERS)
         return report
 
-    def complaint(self, most_images: int = MOST_IMAGES) -> str:
-        """Returns which number is impossible in a step of so many images, and its bounds, or ""."""
-        bounds = {"images": (1, most_images), "correct": (0, self.images), **BOUNDS}
-        for name, (least, most) in bounds.items():
+    def complaint(self, max_images: int = MAX_IMAGES) -> str:
+        """Returns the name and the bounds of a number out of range; empty if there is none."""
+        bounds = {"images": (1, max_images), "correct": (0, self.images), **BOUNDS}
+        for name, (low, high) in bounds.items():
             value = getattr(self, name)
-            if not least <= value <= most:  # nor is NaN
-                return f"{name} = {value:g}, not in {least:g}..{most:g}"
+            if not low <= value <= high:  # nor is NaN
+                return f"{name} = {value:g}, not in {low:g}..{high:g}"
         return ""
 
     @classmethod
@@ -74,10 +74,10 @@ class Report:
         return Field(torch.float64, (len(fields(cls)),))
 
 
-def check_images(reports: Mapping[int, Report], most: int) -> None:
-    """Raises FrameError where a rank reports more images than a step has."""
+def check_images(reports: Mapping[int, Report], max_images: int) -> None:
+    """Raises FrameError if a rank reports more images than a step has."""
     for rank, report in reports.items():
-        if complaint := report.complaint(most):
+        if complaint := report.complaint(max_images):
             raise FrameError(f"rank {rank} sent a report in which {complaint}", FrameFault.NUMBERS)
 
 

@@ -42,7 +42,7 @@ def reports_in(
 
 
 def gather(
-    collective: Collective, kind: Kind, step: int, section: Tensor, what: str
+    collective: Collective, kind: Kind, step: int, section: Tensor, label: str
 ) -> list[Bytes]:
     """Gathers a frame of every rank, of that step.
 
@@ -50,17 +50,17 @@ def gather(
         FrameError: a rank sent something else.
     """
     frame = pack(Header(kind, step, collective.rank + 1), [section], RAW)
-    frames = list(collective.gather(frame, f"{what} of step {step}"))
-    for rank, one in enumerate(frames):
-        check(one, Header(kind, step, rank + 1), rank, what)
+    frames = list(collective.gather(frame, f"{label} of step {step}"))
+    for rank, frame in enumerate(frames):
+        check(frame, Header(kind, step, rank + 1), rank, label)
     return frames
 
 
-def check(frame: Bytes, expected: Header, rank: int, what: str) -> None:
+def check(frame: Bytes, expected: Header, rank: int, label: str) -> None:
     """Raises FrameError where a frame of a rank is another than was expected."""
     header = read_header(frame)
     if header != expected:
         raise FrameError(
-            f"rank {rank} sent {header.kind.name} of step {header.step} where {what} of "
+            f"rank {rank} sent {header.kind.name} of step {header.step} where {label} of "
             f"step {expected.step} was expected"
         )

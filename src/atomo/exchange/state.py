@@ -1,4 +1,4 @@
-"""Tensors by name, such as what a checkpoint keeps of a worker, as a section of a frame."""
+"""Tensors by name, such as a worker's state in a checkpoint, as a section of a frame."""
 
 from collections.abc import Mapping
 

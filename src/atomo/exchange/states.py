@@ -1,4 +1,4 @@
-"""States between rank 0 and all others: for what is rare, such as a checkpoint."""
+"""Gather and scatter of states between rank 0 and all other ranks, for checkpoints and resumes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class InitialState:
 
 
 def gather_states(
-    transport: Transport, state: State, step: int, timeout_s: float, what: str
+    transport: Transport, state: State, step: int, timeout_s: float, label: str
 ) -> list[dict[str, Tensor]]:
     """Gathers the state of every rank at rank 0, in order; an empty list elsewhere.
 
@@ -36,14 +36,14 @@ def gather_states(
     """
     if transport.rank != FIRST:
         header = Header(Kind.STATE, step, transport.rank + 1)
-        transport.send(FIRST, state_frame(header, state), what)
+        transport.send(FIRST, state_frame(header, state), label)
         return []
     states = [dict(state)]
     for rank in range(1, transport.size):
-        frame = transport.receive(rank, timeout_s, f"{what} of rank {rank}").data
-        if (found := read_header(frame)) != Header(Kind.STATE, step, rank + 1):
+        frame = transport.receive(rank, timeout_s, f"{label} of rank {rank}").data
+        if (header := read_header(frame)) != Header(Kind.STATE, step, rank + 1):
             raise FrameError(
-                f"rank {rank} sent {found.kind.name} of step {found.step} where {what} of step "
+                f"rank {rank} sent {header.kind.name} of step {header.step} where {label} of step "
                 f"{step} was expected"
             )
         states.append(read_state(frame))
@@ -57,15 +57,15 @@ def scatter_states(transport: Transport, states: Sequence[State], step: int) -> 
     for rank in range(1, len(states)):
         header = Header(Kind.STATE, step, rank + 1)
         frame = state_frame(header, states[rank])
-        transport.send(rank, frame, f"where to begin for rank {rank}")
+        transport.send(rank, frame, f"the initial state for rank {rank}")
 
 
 def receive_state(transport: Transport, timeout_s: float) -> InitialState:
     """Receives the state that `scatter_states` sent this rank.
 
     Raises:
-        DeadlineExpired: nothing came from rank 0.
+        DeadlineExpired: no message of rank 0 arrived.
         FrameError: something else did.
     """
-    frame = transport.receive(FIRST, timeout_s, "where to begin, from rank 0").data
+    frame = transport.receive(FIRST, timeout_s, "the initial state, from rank 0").data
     return InitialState(read_header(frame).step, read_state(frame))

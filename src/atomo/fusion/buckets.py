@@ -2,7 +2,8 @@
 
 Parameters are taken in reverse order, which is about the order in which a backward pass finishes
 their gradients, so that the first bucket can travel while the rest is still computed. Which of them
-share a bucket `grouping` says. Within a bucket, what `codecs.dense_fallback` says travels dense.
+share a bucket `grouping` decides. Within a bucket, `codecs.dense_fallback` selects the parameters
+that are sent dense.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +26,7 @@ from atomo.wire import Sections
 __all__ = ["Bucket", "Part", "Slot", "divide", "plan", "subset"]
 
 FLOAT_BYTES: Final = 4
-MOST_SUBSETS: Final = 1024  # remembered; a model of many experts uses other ones at each step
+MOST_SUBSETS: Final = 1024  # in the cache; a model of many experts uses other subsets at each step
 MOST: Final = 2**31 - 1  # entries of a bucket: kernels and payloads count in 31 bits
 
 
@@ -79,7 +80,7 @@ class Part:
 @final
 @dataclass(frozen=True)
 class Bucket:
-    """The parameters whose gradients travel in one message."""
+    """Parameters with their gradients in one message."""
 
     number: int
     offset: int
@@ -98,7 +99,7 @@ class Bucket:
 
     @cached_property
     def agreeing(self) -> tuple[Part, ...]:
-        """Those on whose scale the workers must agree before they encode."""
+        """Parts with a scale on which the workers must agree before they encode."""
         return tuple(part for part in self.parts if part.scale_codec)
 
     @cached_property
@@ -113,12 +114,12 @@ class Bucket:
 
     @cached_property
     def sections(self) -> Sections:
-        """The same, to read many messages at once."""
+        """The same bounds, for reading many messages in one call."""
         return Sections(self.fields)
 
     @cached_property
     def layout_hash(self) -> int:
-        """A hash of codecs, names and shapes: it tells a frame of this bucket from any other."""
+        """Hash of codecs, names and shapes, which identifies frames of this bucket."""
         text = ";".join(
             f"{part.codec}|" + ",".join(f"{slot.name}{tuple(slot.shape)}" for slot in part.slots)
             for part in self.parts
@@ -159,7 +160,7 @@ def plan(
 def check_size(group: Sequence[tuple[str, Size]]) -> None:
     """Raises ConfigError for a group of more entries than a bucket takes."""
     entries = sum(shape.numel() for _, shape in group)
-    name, shape = max(group, key=lambda one: one[1].numel(), default=("", Size()))
+    name, shape = max(group, key=lambda parameter: parameter[1].numel(), default=("", Size()))
     if entries > MOST and shape.numel() > MOST:
         raise ConfigError(
             f"{name} {tuple(shape)} has {shape.numel()} entries, and a message at most {MOST}: "
@@ -175,7 +176,7 @@ def check_size(group: Sequence[tuple[str, Size]]) -> None:
 def divide(
     group: Sequence[tuple[str, Size]], codec: Codec[Any], by_name: ByName = NONE
 ) -> tuple[Part, ...]:
-    """Divides a bucket into parts: first the compressed parameters, then the dense ones."""
+    """Divides a bucket into parts: first the compressed parameters, then the dense parameters."""
     return parts_of(group, lambda name: by_name.codec(name, codec))
 
 
@@ -216,13 +217,13 @@ def runs(
     """Groups neighbours with one codec into inputs of `encode`."""
     for own, neighbours in groupby(coded, lambda entry: codec_of(entry[0])):
         if own.granularity is Granularity.PARAMETER:
-            yield from ((own, [one]) for one in neighbours)
+            yield from ((own, [parameter]) for parameter in neighbours)
         else:
             yield own, [*neighbours]
 
 
 def part(run: Sequence[tuple[str, Size]], codec: Codec[Any], start: int) -> Part:
-    """Builds the part whose first entry is `start`."""
+    """Builds the part that begins at entry `start`."""
     slots: list[Slot] = []
     for name, shape in run:
         slots.append(Slot(name, shape, slots[-1].stop if slots else start))

@@ -1,4 +1,6 @@
-"""Parameters of which a batch touches some rows, whose gradients autograd makes of these alone."""
+"""Embeddings with row gradients: a batch uses a few rows, and autograd computes only their
+gradients.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -44,7 +46,7 @@ def rows_of(parameter: Tensor) -> RowGradient:
     if not gradient.is_sparse:  # another use of the weights than to look rows up
         rows = torch.arange(len(gradient), device=gradient.device)
         return RowGradient(rows, gradient, parameter.shape)
-    # What made the gradient may have added up each row already: then it is there once, in order.
+    # The backward pass may have summed repeated rows: each row is then there once, in order.
     rows, values = gradient._indices()[0], gradient._values()
     if len(rows) > 1 and not bool((rows[1:] > rows[:-1]).all()):
         gradient = gradient.coalesce()

@@ -55,7 +55,7 @@ class Flow:
         """The total times of the first 0, 1, 2, ... tensors."""
         sums = accumulate(
             self.each,
-            lambda total, more: Times(*map(sum, zip(total, more, strict=True))),
+            lambda total, addend: Times(*map(sum, zip(total, addend, strict=True))),
             initial=Times(0.0, 0.0, 0.0),
         )
         return tuple(sums)
@@ -68,9 +68,8 @@ class Flow:
     def worked(self, cuts: Sequence[int]) -> float:
         """Returns a lower bound on the time at which a rank's cores have finished all work.
 
-        A second of encoding or decoding delays the backward pass by `slowing`, whichever of them it
-        runs beside: what cores are busy with at once takes them longer. If none is spare, passes,
-        encoding and decoding add up.
+        A second of encoding or decoding delays the backward pass by `slowing` seconds, as the same
+        cores do both. Without a free core, the times of passes, encoding and decoding add up.
 
         Args:
             cuts: as `done` takes them.
@@ -83,7 +82,8 @@ class Flow:
         """Returns the time at which everything is decoded.
 
         Args:
-            cuts: the tensors behind the last of each group, increasing; the last is all tensors.
+            cuts: number of tensors up to the end of each group, increasing; the last is all
+                tensors.
         """
         encoded = sent = decoded = encoding = 0.0
         for start, stop in pairwise((0, *cuts)):

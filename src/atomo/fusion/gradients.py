@@ -82,17 +82,19 @@ class Gradients:
                 self._hand_over(bucket)
 
     def close(self) -> None:
-        """Leaves the model alone. Otherwise neither is ever freed: a parameter's hooks keep what
-        they are of, and Python does not see that these keep the parameter.
+        """Removes the hooks from the model. Otherwise neither is ever freed: a parameter's hooks
+        keep what they are of, and Python does not see that these keep the parameter.
         """
         for hook in self._hooks:
             hook.remove()
 
     def are_finite(self) -> bool:
         """Returns True if the gradients hold neither NaN nor infinity."""
-        parts = [*self._dense, *(found.values for found in self._rows.values())]
+        parts = [*self._dense, *(row_gradient.values for row_gradient in self._rows.values())]
         # One look for all of them: each at a device would wait for it.
-        return all(bool(one) for one in to_host([part.isfinite().all() for part in parts]))
+        return all(
+            bool(is_finite) for is_finite in to_host([part.isfinite().all() for part in parts])
+        )
 
     def _spans(self, bucket: Bucket) -> list[tuple[int, int]]:
         """Returns the used ranges of the flat gradient, merged where they touch."""

@@ -1,4 +1,4 @@
-"""Lower bounds on the time of the tensors behind a prefix, for each number of messages.
+"""Lower bounds on the time of the tensors after a prefix, for each number of messages.
 
 A given partition of these tensors is completely decoded at
 
@@ -41,13 +41,13 @@ def remaining_times(
         for stop in range(start + 1, tensors + 1):
             encode, send, decode = message + totals[stop] - totals[start]
             for group in range(1, min(groups, tensors - start) + 1):
-                for behind in range(group - 1, group + (group == groups)):
-                    if remaining[stop, behind, 2] == np.inf:
+                for later in range(group - 1, group + (group == groups)):
+                    if remaining[stop, later, 2] == np.inf:
                         continue
-                    c = decode + remaining[stop, behind, 2]
-                    b = send + max(remaining[stop, behind, 1], c)
-                    a = encode + max(remaining[stop, behind, 0], b)
-                    r = max(remaining[stop, behind, 3] + slowing * encode, whole[stop - 1] + a)
+                    c = decode + remaining[stop, later, 2]
+                    b = send + max(remaining[stop, later, 1], c)
+                    a = encode + max(remaining[stop, later, 0], b)
+                    r = max(remaining[stop, later, 3] + slowing * encode, whole[stop - 1] + a)
                     remaining[start, group, 0] = min(remaining[start, group, 0], a)
                     remaining[start, group, 1] = min(remaining[start, group, 1], b)
                     remaining[start, group, 2] = min(remaining[start, group, 2], c)
@@ -61,7 +61,7 @@ def completion_bounds(states: Table, remaining: Table) -> NDArray[np.float64]:
 
     Args:
         states: of one prefix.
-        remaining: of the tensors behind it, [groups + 1, 4].
+        remaining: of the tensors after it, [groups + 1, 4].
     """
     ends = np.full(len(states), np.inf)
     for row in range(len(states)):

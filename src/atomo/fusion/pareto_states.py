@@ -2,7 +2,7 @@
 
 A state holds the times at which encoder, link and decoder are free, and the delay of the backward
 pass. A machine that is free before the next message can reach it counts as free from that moment
-only: states that differ in nothing else are then equal, and one of them is kept.
+only: states that differ only in this are then equal, and a single one is kept.
 """
 
 from typing import Final, final
@@ -63,8 +63,8 @@ def extend_states(
     message: Table,
     slowing: float,
     stop: int,
-    least: Table,
-    known: float,
+    bounds: Table,
+    known_s: float,
 ) -> Table:
     """Computes the Pareto-optimal states of the first `stop` tensors.
 
@@ -76,13 +76,13 @@ def extend_states(
         message: the fixed cost of a message, for encoding, sending and decoding.
         slowing: as in `Flow`.
         stop: from 1 to the number of tensors.
-        least: lower bounds on the time of the tensors from `stop` on, one for each column.
-        known: the completion time of a known partition; states that must end later are dropped.
+        bounds: lower bounds on the time of the tensors from `stop` on, one for each column.
+        known_s: the completion time of a known partition; states that must end later are dropped.
 
     Returns:
         The states, with the number of tensors and the row of the state that each continues, [k, 6].
     """
-    kept = np.empty((64, COLUMNS))
+    frontier = np.empty((64, COLUMNS))
     size = 0
     for start in range(stop - 1, -1, -1):  # short groups first: their states dominate most others
         encode, send, decode = message + totals[stop] - totals[start]
@@ -90,15 +90,15 @@ def extend_states(
             free = states[row, 0], states[row, 1], states[row, 2], states[row, 3]
             state = append_message(free, encode, send, decode, whole[stop - 1], slowing)
             state = earliest_starts(state, totals, whole, message, stop)
-            if is_too_late(state, least, known) or is_dominated(kept, size, state):
+            if is_too_late(state, bounds, known_s) or is_dominated(frontier, size, state):
                 continue
-            size = remove_dominated(kept, size, state)
-            if size == len(kept):
-                kept = np.concatenate((kept, np.empty_like(kept)))
-            kept[size, 0], kept[size, 1], kept[size, 2], kept[size, 3] = state
-            kept[size, 4], kept[size, 5] = start, row
+            size = remove_dominated(frontier, size, state)
+            if size == len(frontier):
+                frontier = np.concatenate((frontier, np.empty_like(frontier)))
+            frontier[size, 0], frontier[size, 1], frontier[size, 2], frontier[size, 3] = state
+            frontier[size, 4], frontier[size, 5] = start, row
             size += 1
-    return kept[:size].copy()
+    return frontier[:size].copy()
 
 
 @jit
@@ -127,51 +127,51 @@ def earliest_starts(state: State, totals: Table, whole: Table, message: Table, s
 
 
 @jit
-def is_too_late(state: State, least: Table, known: float) -> bool:
-    """Returns True if even the best continuation ends after `known`."""
+def is_too_late(state: State, bounds: Table, known_s: float) -> bool:
+    """Returns True if even the best continuation ends after `known_s`."""
     late: bool = (
-        state[0] + least[0] > known
-        or state[1] + least[1] > known
-        or state[2] + least[2] > known
-        or state[3] + least[3] > known
+        state[0] + bounds[0] > known_s
+        or state[1] + bounds[1] > known_s
+        or state[2] + bounds[2] > known_s
+        or state[3] + bounds[3] > known_s
     )
     return late
 
 
 @jit
-def is_dominated(kept: Table, size: int, state: State) -> bool:
+def is_dominated(frontier: Table, size: int, state: State) -> bool:
     """Returns True if one of the first `size` states is at least as good in everything; that state
     then moves ahead.
     """
     for row in range(size):
         if (
-            kept[row, 0] <= state[0]
-            and kept[row, 1] <= state[1]
-            and kept[row, 2] <= state[2]
-            and kept[row, 3] <= state[3]
+            frontier[row, 0] <= state[0]
+            and frontier[row, 1] <= state[1]
+            and frontier[row, 2] <= state[2]
+            and frontier[row, 3] <= state[3]
         ):
             ahead = row // 2  # it is likely to dominate others too
             for column in range(COLUMNS):
-                moved = kept[row, column]
-                kept[row, column] = kept[ahead, column]
-                kept[ahead, column] = moved
+                moved = frontier[row, column]
+                frontier[row, column] = frontier[ahead, column]
+                frontier[ahead, column] = moved
             return True
     return False
 
 
 @jit
-def remove_dominated(kept: Table, size: int, state: State) -> int:
+def remove_dominated(frontier: Table, size: int, state: State) -> int:
     """Removes the states that `state` dominates, and returns the number of states left."""
-    left = 0
+    count = 0
     for row in range(size):
         if not (
-            state[0] <= kept[row, 0]
-            and state[1] <= kept[row, 1]
-            and state[2] <= kept[row, 2]
-            and state[3] <= kept[row, 3]
+            state[0] <= frontier[row, 0]
+            and state[1] <= frontier[row, 1]
+            and state[2] <= frontier[row, 2]
+            and state[3] <= frontier[row, 3]
         ):
-            if left < row:
+            if count < row:
                 for column in range(COLUMNS):
-                    kept[left, column] = kept[row, column]
-            left += 1
-    return left
+                    frontier[count, column] = frontier[row, column]
+            count += 1
+    return count

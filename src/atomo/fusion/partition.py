@@ -34,7 +34,7 @@ ROUNDING: Final = 1 + 1e-9
 @final
 @dataclass(frozen=True)
 class GroupingProblem:
-    """A flow as arrays, and lower bounds on the time of what is left behind each prefix."""
+    """A flow as arrays, and lower bounds on the time of the tensors after each prefix."""
 
     totals: NDArray[np.float64]  # [n + 1, 3]
     whole: NDArray[np.float64]  # [n]
@@ -59,10 +59,10 @@ def best_partition(flow: Flow) -> tuple[int, ...]:
     problem = GroupingProblem.of(flow)
     sizes = range(len(flow.each))  # neither grouping reads the sizes
     best = min((Grouping(name).cuts(sizes) for name in ("layer", "one")), key=flow.done)
-    for most in (FEW_STATES, MAX_STATES):
+    for max_states in (FEW_STATES, MAX_STATES):
         if flow.done(best) <= problem.bound * ROUNDING:
             break
-        cuts = search_cuts(problem, flow.done(best) * ROUNDING, most)
+        cuts = search_cuts(problem, flow.done(best) * ROUNDING, max_states)
         best = min(best, cuts, key=flow.done) if cuts else best
     return best
 
@@ -72,23 +72,23 @@ def bound(flow: Flow) -> float:
     return GroupingProblem.of(flow).bound
 
 
-def search_cuts(problem: GroupingProblem, known: float, most: int) -> tuple[int, ...]:
-    """Searches with at most `most` states for each prefix, those with the lowest bounds.
+def search_cuts(problem: GroupingProblem, known_s: float, max_states: int) -> tuple[int, ...]:
+    """Searches with at most `max_states` states for each prefix, those with the lowest bounds.
 
     Returns:
-        The best cuts; empty if no cuts complete by `known`.
+        The best cuts; empty if no cuts complete by `known_s`.
     """
     tensors = len(problem.whole)
-    kept = ParetoStates(tensors)
+    frontier = ParetoStates(tensors)
     for stop in range(1, tensors + 1):
         states = extend_states(
-            kept.values, kept.offsets, problem.totals, problem.whole, problem.message,
-            problem.slowing, stop, problem.remaining[stop].min(axis=0), known,
+            frontier.values, frontier.offsets, problem.totals, problem.whole, problem.message,
+            problem.slowing, stop, problem.remaining[stop].min(axis=0), known_s,
         )  # fmt: skip
         ends = completion_bounds(states, problem.remaining[stop])
-        within = np.flatnonzero(ends <= known)
-        if len(within) > most:
+        within = np.flatnonzero(ends <= known_s)
+        if len(within) > max_states:
             ties = states[within, :3].sum(axis=1)
-            within = within[np.lexsort((ties, ends[within]))[:most]]
-        kept.add(states[within])
-    return kept.traced()
+            within = within[np.lexsort((ties, ends[within]))[:max_states]]
+        frontier.add(states[within])
+    return frontier.traced()

@@ -42,13 +42,13 @@ SEARCHES: Final[Mapping[str, Search]] = MappingProxyType(
 """By their names in `--fusion`: from costs to cuts."""
 
 
-def within(cuts: tuple[int, ...], sizes: tuple[int, ...], most: int) -> tuple[int, ...]:
-    """Adds cuts to groups with more than `most` of the quantity that `sizes` counts."""
+def within(cuts: tuple[int, ...], sizes: tuple[int, ...], max_bytes: int) -> tuple[int, ...]:
+    """Adds cuts to groups with more than `max_bytes` of the quantity that `sizes` counts."""
     stops: list[int] = []
     for start, stop in pairwise((0, *cuts)):
         filled = 0
         for tensor in range(start, stop):
-            if filled and filled + sizes[tensor] > most:
+            if filled and filled + sizes[tensor] > max_bytes:
                 stops.append(tensor)
                 filled = 0
             filled += sizes[tensor]

@@ -140,8 +140,8 @@ def canonical_memory(spec: str) -> str:
     """
     make_memory(spec)
     kind, settings = read_memory(spec)
-    given = ", ".join(f"{name}={value}" for name, value in settings.items())
-    return f"{kind.id}({given})" if given else kind.id
+    arguments = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return f"{kind.id}({arguments})" if arguments else kind.id
 
 
 def make_memory(
@@ -162,9 +162,11 @@ def make_memory(
         ConfigError: the specification is malformed, or its memory or a setting is unknown.
     """
     check_number("momentum", momentum)
-    for name, value, wanted in (("nesterov", nesterov, bool), ("workers", workers, int)):
-        if type(value) is not wanted:
-            raise ConfigError(f"{name} must be of type {wanted.__name__}, got {described(value)}")
+    for name, value, expected_type in (("nesterov", nesterov, bool), ("workers", workers, int)):
+        if type(value) is not expected_type:
+            raise ConfigError(
+                f"{name} must be of type {expected_type.__name__}, got {described(value)}"
+            )
     kind, settings = read_memory(spec)
     if kind is MomentumCorrection:
         return MomentumCorrection(momentum, nesterov, workers=workers, **settings)
@@ -177,15 +179,17 @@ def read_memory(spec: object) -> tuple[type[Memory], dict[str, Any]]:
         raise ConfigError(
             f"a memory is named here, such as 'residual(beta=0.9)', got {described(spec)}"
         )
-    name, given = read_call(spec)
+    name, arguments = read_call(spec)
     kind = MEMORIES[resolve("memory", name, MEMORIES)]
     settings: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in arguments.items():
         if key not in kind.settings:
             raise ConfigError(f"{kind.id}: unknown setting {key!r}; {nearest(key, kind.settings)}")
-        wanted = kind.settings[key]
-        fitted = float(value) if wanted is float and type(value) is int else value
-        if type(fitted) is not wanted:
-            raise ConfigError(f"{kind.id}: {key} must be of type {wanted.__name__}, got {value!r}")
+        expected_type = kind.settings[key]
+        fitted = float(value) if expected_type is float and type(value) is int else value
+        if type(fitted) is not expected_type:
+            raise ConfigError(
+                f"{kind.id}: {key} must be of type {expected_type.__name__}, got {value!r}"
+            )
         settings[key] = fitted
     return kind, settings

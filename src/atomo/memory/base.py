@@ -62,8 +62,8 @@ class Memory(ABC):
         """The specification of this memory, with all settings that are not defaults."""
         defaults = signature(type(self)).parameters
         own = {name: getattr(self, f"_{name}") for name in self.settings}
-        given = [f"{name}={v}" for name, v in own.items() if v != defaults[name].default]
-        return f"{self.id}({', '.join(given)})" if given else self.id
+        changed = [f"{name}={v}" for name, v in own.items() if v != defaults[name].default]
+        return f"{self.id}({', '.join(changed)})" if changed else self.id
 
     @property
     def applied(self) -> tuple[float, bool]:

@@ -75,8 +75,8 @@ class MomentumCorrection(Memory):
         self._momentum, self._nesterov, self._masking = momentum, nesterov, masking
         self._clip, self._workers = clip, workers
         # The mean of W independent gradients is sqrt(W) times shorter than each.
-        self._most = clip / math.sqrt(workers)
-        self._shrink = 1.0
+        self._max_norm = clip / math.sqrt(workers)
+        self._clip_factor = 1.0
         self._velocity, self._unsent = Store(), Store()  # u and v
 
     @property
@@ -92,16 +92,16 @@ class MomentumCorrection(Memory):
 
     @property
     def accepts_half(self) -> bool:
-        return self._shrink == 1.0  # a product would be rounded to half precision
+        return self._clip_factor == 1.0  # a product would be rounded to half precision
 
     @property
     def needs_norm(self) -> bool:
-        return self._most > 0
+        return self._max_norm > 0
 
     def begin(self, norm: float) -> None:
         if not math.isfinite(norm):
             raise CodecError(f"dgc: the norm of the gradient is {norm}")
-        self._shrink = min(1.0, self._most / norm) if self._most and norm else 1.0
+        self._clip_factor = min(1.0, self._max_norm / norm) if self._max_norm and norm else 1.0
 
     def encode(
         self,
@@ -110,20 +110,20 @@ class MomentumCorrection(Memory):
         layout: Layout,
         generator: torch.Generator,
     ) -> Any:
-        if self._shrink != 1.0:
-            gradient.mul_(self._shrink)
+        if self._clip_factor != 1.0:
+            gradient.mul_(self._clip_factor)
         if not self._momentum:  # u is g, and needs no state
-            return self._encode_rest(codec, gradient, layout, generator)
+            return self._encode_unsent(codec, gradient, layout, generator)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
         momentum = MomentumState(velocity, self._momentum, self._nesterov, self._masking)
         # A lossless codec sends m u + g and all of v, so that nothing is left for v.
         if Law.LOSSLESS in codec.laws:
             grown = gradient.copy_(momentum.grow(gradient))
-            return self._encode_rest(codec, grown, layout, generator)
+            return self._encode_unsent(codec, grown, layout, generator)
         unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
         return codec.encode_momentum(gradient, momentum, unsent, generator)
 
-    def _encode_rest(
+    def _encode_unsent(
         self,
         codec: Codec[Any],
         grown: Float[torch.Tensor, "..."],
@@ -132,11 +132,11 @@ class MomentumCorrection(Memory):
     ) -> Any:
         """Encodes v + `grown`, and keeps the unsent part as v."""
         if Law.LOSSLESS in codec.laws:
-            return codec.encode(self._whole(grown, layout), generator)
+            return codec.encode(self._add_unsent(grown, layout), generator)
         unsent = self._unsent.vector(layout, grown).view(grown.shape)
         return codec.encode_residual(grown, unsent, generator)
 
-    def _whole(
+    def _add_unsent(
         self, gradient: Float[torch.Tensor, "*s"], layout: Layout
     ) -> Float[torch.Tensor, "*s"]:
         """Returns all waiting values, for a codec that leaves nothing unsent."""
@@ -152,12 +152,12 @@ class MomentumCorrection(Memory):
         """Returns the gradient with momentum plus the residual of these parameters, as a view of
         the memory.
 
-        For reductions that learn only later what they send: values that they subtract from the view
-        count as sent. They send a part of every entry, so that u keeps the timely share of each
-        entry.
+        For reductions that choose the sent values later: the values that they subtract from the
+        view count as sent. They send a part of every entry, so that u keeps the timely share of
+        each entry.
         """
-        if self._shrink != 1.0:
-            gradient.mul_(self._shrink)
+        if self._clip_factor != 1.0:
+            gradient.mul_(self._clip_factor)
         unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
         if not self._momentum:
             return unsent.add_(gradient)

@@ -1,4 +1,4 @@
-"""The moving average of gradients whose sign Signum sends.
+"""The moving average of gradients, for Signum, which sends the sign of this average.
 
 Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018.
 """

@@ -59,7 +59,7 @@ class Residual(Memory):
                 learning rate; `set_learning_rate` must then be called before each step.
 
         Raises:
-            ConfigError: one of them is out of range.
+            ConfigError: a setting is out of range.
         """
         if not 0 <= beta <= 1 or not 0 < gamma < math.inf:
             raise ConfigError(
@@ -95,15 +95,15 @@ class Residual(Memory):
         if self._gamma != 1:
             gradient.mul_(self._gamma)
         if Law.LOSSLESS not in codec.laws:
-            kept = self._kept.vector(layout, gradient).view(gradient.shape)
+            residual = self._kept.vector(layout, gradient).view(gradient.shape)
             if self._beta != 1:
-                kept.mul_(self._beta)
+                residual.mul_(self._beta)
             # p = beta r + gamma g; sends C(p), keeps p - C(p): one call, often one pass.
-            return codec.encode_residual(gradient, kept, generator)
+            return codec.encode_residual(gradient, residual, generator)
         if self._kept.holds(layout):  # all of it is sent now
-            kept = self._kept.vector(layout, gradient).view(gradient.shape)
-            gradient.add_(kept, alpha=self._beta)
-            kept.zero_()
+            residual = self._kept.vector(layout, gradient).view(gradient.shape)
+            gradient.add_(residual, alpha=self._beta)
+            residual.zero_()
         return codec.encode(gradient, generator)
 
     def encode_all(
@@ -116,9 +116,13 @@ class Residual(Memory):
         if not codec.batch_encodes or Law.LOSSLESS in codec.laws:
             yield from super().encode_all(codec, gradients, layouts, generators)
             return
-        kept = [self.hold(gradient, own) for gradient, own in zip(gradients, layouts, strict=True)]
-        # If a gradient cannot be encoded, the later gradients are not sent, and stay in `kept`.
-        for residual, payload in zip(kept, codec.encode_all(kept, generators), strict=True):
+        residuals = [
+            self.hold(gradient, own) for gradient, own in zip(gradients, layouts, strict=True)
+        ]
+        # If a gradient cannot be encoded, later gradients are not sent, and stay in the residuals.
+        for residual, payload in zip(
+            residuals, codec.encode_all(residuals, generators), strict=True
+        ):
             codec.add_decoded(payload, residual, -1.0)
             yield payload
 
@@ -134,14 +138,14 @@ class Residual(Memory):
         if Law.LOSSLESS in codec.laws and not self._kept.holds(layout):
             return codec.encode_rows(gradient, generator)
         # The residual has values in all rows, so that all are encoded; the gradient adds to few.
-        kept = self._kept.vector(layout, gradient.values).view(gradient.shape)
+        residual = self._kept.vector(layout, gradient.values).view(gradient.shape)
         if self._beta != 1:
-            kept.mul_(self._beta)
-        gradient.add_to(kept)
+            residual.mul_(self._beta)
+        gradient.add_to(residual)
         if Law.LOSSLESS not in codec.laws:
-            return codec.encode_accumulated(kept, generator)
-        whole = kept.clone()
-        kept.zero_()
+            return codec.encode_accumulated(residual, generator)
+        whole = residual.clone()
+        residual.zero_()
         return codec.encode(whole, generator)
 
     def hold(
@@ -149,14 +153,14 @@ class Residual(Memory):
     ) -> Float[torch.Tensor, "..."]:
         """Returns the gradient plus the residual of these parameters, as a view of the memory.
 
-        For reductions that learn only later what they send: values that they subtract from the view
-        count as sent.
+        For reductions that choose the sent values later: the values that they subtract from the
+        view count as sent.
         """
-        kept = self._kept.vector(layout, gradient).view(gradient.shape)
+        residual = self._kept.vector(layout, gradient).view(gradient.shape)
         if self._beta != 1:
-            kept.mul_(self._beta)
+            residual.mul_(self._beta)
         # The product is rounded before it is added, as in `encode`.
-        return kept.add_(gradient if self._gamma == 1 else gradient * self._gamma)
+        return residual.add_(gradient if self._gamma == 1 else gradient * self._gamma)
 
     def take_back(self, layout: Layout, sent: Float[torch.Tensor, " n"]) -> None:
         self._kept.vector(layout, sent).add_(sent)

@@ -1,4 +1,4 @@
-"""Ways to cut a list of tensors into consecutive groups, of which each travels as one message.
+"""Methods to cut a list of tensors into consecutive groups, each sent as one message.
 
 Each gives its cuts: for every group the number of tensors up to its end, increasing, so that the
 last cut is the number of tensors. A method is one function and one line in
@@ -54,7 +54,7 @@ def equal_bytes(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
 
 
 def unknown(sizes: Sequence[int], amount: float) -> tuple[int, ...]:
-    """Sizes do not say. Raises ConfigError."""
+    """Raises ConfigError: the cuts do not follow from sizes."""
     del sizes, amount
     raise ConfigError("fusion auto and mergecomp are found where a job starts, and nowhere else")
 
@@ -67,11 +67,11 @@ class GroupingMethod:
     cut: Callable[[Sequence[int], float], tuple[int, ...]]
     """From the bytes of each tensor and the amount to the cuts."""
     amount: str = ""
-    """Unit of the number behind the colon; empty: there is no number."""
+    """Unit of the number after the colon; empty: there is no number."""
     whole: bool = False
     """True if that is a whole number."""
     searched: bool = False
-    """True if it is found from measured costs."""
+    """True if the cuts are computed from measured costs."""
 
 
 CUTS: Final = "cuts"
@@ -91,7 +91,7 @@ GROUPING_METHODS: Final[Mapping[str, GroupingMethod]] = MappingProxyType(
 @final
 @dataclass(frozen=True)
 class Grouping:
-    """A way and its amount, or the cuts themselves."""
+    """A method and its amount, or the cuts themselves."""
 
     name: str
     amount: float = 0.0
@@ -99,14 +99,14 @@ class Grouping:
 
     @property
     def searched(self) -> bool:
-        """True if its cuts are found from measured costs, at the start of a job."""
+        """True if the cuts are computed from measured costs, at the start of a job."""
         return GROUPING_METHODS[self.name].searched
 
     def cuts(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """Returns the cuts of tensors of so many bytes; none of no tensors.
 
         Raises:
-            ConfigError: it names the cuts of another number of tensors, or they must be found.
+            ConfigError: the cuts are of another number of tensors, or need measured costs.
         """
         if self.ends and sizes and self.ends[-1] != len(sizes):
             raise ConfigError(
@@ -131,7 +131,7 @@ def megabytes(amount: float) -> Grouping:
 
 
 def cut_at(ends: Sequence[int]) -> Grouping:
-    """Groups that end behind so many tensors each.
+    """Returns groups that end after these numbers of tensors.
 
     Raises:
         ConfigError: these numbers do not increase from 1.
@@ -145,7 +145,7 @@ def bucket_caps(cuts: Sequence[int], sizes: Sequence[int]) -> tuple[float, ...]:
     """Returns the groups as the `bucket_cap_mb_list` of PyTorch's DistributedDataParallel.
 
     DDP closes a bucket as soon as it has as many bytes as its cap says, so that the cap of a group
-    is just what the group has. In MiB, of which floats have every byte.
+    is exactly the size of the group, in MiB: a float holds every number of bytes in MiB exactly.
 
     Args:
         cuts: how many tensors are in groups by the end of each.
@@ -157,9 +157,9 @@ def bucket_caps(cuts: Sequence[int], sizes: Sequence[int]) -> tuple[float, ...]:
     return tuple(sum(sizes[start:stop]) / MIB for start, stop in pairwise((0, *cuts)))
 
 
-def read_cuts(text: str, said: str | None) -> Grouping:
+def read_cuts(text: str, argument: str | None) -> Grouping:
     """Returns the cuts that `--fusion` names."""
-    words = (said or "").split(",")
+    words = (argument or "").split(",")
     if not all(word.isdecimal() and len(word) < MOST_DIGITS for word in words):
         raise ConfigError(
             f"fusion {text!r}: {CUTS} needs how many parameters are sent by the end of each "
@@ -177,24 +177,26 @@ def grouping(text: str) -> Grouping:
     (2, 3)
 
     Raises:
-        ConfigError: it names no way to group, or lacks its number, or has one that it cannot be.
+        ConfigError: the method is unknown, or its number is missing or out of range.
     """
-    found = CALL.fullmatch(text)
-    name = resolve("fusion", found[1] if found else text, GROUPING_METHODS)
-    way, said = GROUPING_METHODS[name], found[2] if found else None
+    match = CALL.fullmatch(text)
+    name = resolve("fusion", match[1] if match else text, GROUPING_METHODS)
+    method, argument = GROUPING_METHODS[name], match[2] if match else None
     if name == CUTS:
-        return read_cuts(text, said)
-    if not way.amount:
-        if said is not None:
+        return read_cuts(text, argument)
+    if not method.amount:
+        if argument is not None:
             raise ConfigError(f"fusion {text!r}: {name} takes no number")
         return Grouping(name)
     try:
-        amount = float(said or "")
+        amount = float(argument or "")
     except ValueError:
         raise ConfigError(
-            f"fusion {text!r}: {name} needs its number of {way.amount}, e.g. {name}:4"
+            f"fusion {text!r}: {name} needs its number of {method.amount}, e.g. {name}:4"
         ) from None
-    if not 0 < amount < 1e6 or (way.whole and amount % 1):
-        kind = "a whole number from 1" if way.whole else "a number above 0"
-        raise ConfigError(f"fusion {text!r}: the number of {way.amount} is {kind} to below 1000000")
+    if not 0 < amount < 1e6 or (method.whole and amount % 1):
+        kind = "a whole number from 1" if method.whole else "a number above 0"
+        raise ConfigError(
+            f"fusion {text!r}: the number of {method.amount} is {kind} to below 1000000"
+        )
     return Grouping(name, amount)

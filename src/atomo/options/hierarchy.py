@@ -12,7 +12,7 @@ BY_NAME: Final = "yes"
 MOST_DIGITS: Final = 9
 
 
-def canonical_hierarchy(said: str) -> str:
+def canonical_hierarchy(text: str) -> str:
     """Parses `--hierarchical`: `FLAT`, `BY_NAME`, or the number of ranks that count as one host,
     each with the next.
 
@@ -22,7 +22,7 @@ def canonical_hierarchy(said: str) -> str:
     Raises:
         ConfigError: it is nothing of the kind.
     """
-    word = said.strip()
+    word = text.strip()
     try:
         if not word.isdecimal() or len(word) > MOST_DIGITS:
             return BY_NAME if truth(word) else FLAT
@@ -31,6 +31,6 @@ def canonical_hierarchy(said: str) -> str:
         raise ConfigError(f"{word} is below 2")
     except ConfigError as error:
         raise ConfigError(
-            f"--hierarchical {said}: give yes (hosts by their names), no, or how many ranks count "
+            f"--hierarchical {text}: give yes (hosts by their names), no, or how many ranks count "
             "as one host, 2 or more"
         ) from error

@@ -1,6 +1,6 @@
 """Schedules of the learning rate: each a factor that is a pure function of the step.
 
-So a run that goes on after a stop, and every rank that repeats the steps of others, has the same
+So a run that continues after a stop, and every rank that repeats the steps of others, has the same
 bits without a word about it. Values are those of PyTorch's schedulers of the same names, stepped
 after each step, or after each epoch.
 """

@@ -1,7 +1,7 @@
 """A codec that changes while training runs, such as DGC's sparsity warm-up.
 
 `0: dgc(ratio=0.25); 1: dgc(ratio=0.063); 2.5: dgc(ratio=0.001)` names an epoch, which may have a
-fraction, and the codec from there on. What the memories keep stays as it is.
+fraction, and the codec from there on. The memories keep their residuals.
 """
 
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def warm_up_schedule(codec: Codec[Any], epochs: int) -> str:
         )
     ratios = warm_up(codec.ratio, epochs)  # type: ignore[attr-defined]
     rising = [replace(codec, ratio=float(f"{ratio:.6g}")) for ratio in ratios[:-1]]  # type: ignore[type-var]
-    return "; ".join(f"{epoch}: {one}" for epoch, one in enumerate([*rising, codec]))
+    return "; ".join(f"{epoch}: {code}" for epoch, code in enumerate([*rising, codec]))
 
 
 def step_phases(schedule: str) -> tuple[Phase, ...]:
@@ -110,7 +110,7 @@ def parse_phase(entry: str) -> Phase:
 
 
 def check_order(planned: Sequence[Phase]) -> None:
-    """Raises ConfigError where an epoch is not above the one before it."""
+    """Raises ConfigError if an epoch is not above the epoch before it."""
     for before, after in pairwise(planned):
         if after.epoch <= before.epoch:
             raise ConfigError(

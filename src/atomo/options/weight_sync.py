@@ -1,4 +1,4 @@
-"""The setting that says how the weights come down to the workers of a parameter server."""
+"""The option `--down`: the weight sync of a parameter server."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def canonical_downlink(text: str) -> str:
     Raises:
         ConfigError: it names no way down, or one with a codec that does not go with it.
     """
-    found = CALL.fullmatch(text)
-    name = resolve("way down", found[1] if found else text, NAMES)
-    spec = found[2] if found else None
+    match = CALL.fullmatch(text)
+    name = resolve("way down", match[1] if match else text, NAMES)
+    spec = match[2] if match else None
     if name == WEIGHTS:
         return WEIGHTS if spec is None else weights_as(spec, text)
     if name != DELTA:
@@ -82,14 +82,16 @@ def check_delta_codec(codec: Codec[Any]) -> Codec[Any]:
     """Returns a codec that may carry differences of weights.
 
     Raises:
-        ConfigError: what it leaves out need not become less.
+        ConfigError: the codec is no contraction, so that the error does not shrink.
     """
     if codec.laws & {Law.LOSSLESS, Law.CONTRACTION}:
         return codec
-    other = f", or {codec.id}({codec.contraction_setting})" if codec.contraction_setting else ""
+    alternative = (
+        f", or {codec.id}({codec.contraction_setting})" if codec.contraction_setting else ""
+    )
     raise ConfigError(
-        f"--down delta({codec}): what a step leaves out is sent with the next, and shrinks only "
-        f"under a contraction, which {codec} is not; give e.g. topk, efsignsgd or bf16{other}"
+        f"--down delta({codec}): the error of a step is sent with the next step, and shrinks only "
+        f"under a contraction, which {codec} is not; give e.g. topk, efsignsgd or bf16{alternative}"
     )
 
 

@@ -83,7 +83,7 @@ class Transport(ABC):
         return None
 
     @abstractmethod
-    def send(self, to: int, data: Bytes, what: str) -> None:
+    def send(self, to: int, data: Bytes, label: str) -> None:
         """Starts sending and returns. `data` must not change until `drain` has returned.
 
         Raises:
@@ -92,20 +92,20 @@ class Transport(ABC):
         """
 
     @abstractmethod
-    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
+    def receive(self, source: int | None, timeout_s: float, label: str) -> Message:
         """Waits for the next message of rank `source`, or of any rank.
 
         Args:
             source: rank; None: the first message of any rank.
             timeout_s: the longest wait, seconds.
-            what: names the awaited message in errors.
+            label: names the awaited message in errors.
 
         Raises:
-            DeadlineExpired: nothing came.
+            DeadlineExpired: no message arrived.
             PeerLost: the awaited rank is gone.
         """
 
-    def wait_idle(self, source: int, what: str) -> Message:
+    def wait_idle(self, source: int, label: str) -> Message:
         """Waits for the next message of rank `source` without a deadline, and sleeps between two
         polls, which leaves the core to other processes. It notices a message some hundredths of a
         second later.
@@ -113,14 +113,14 @@ class Transport(ABC):
         Raises:
             PeerLost: the awaited rank is gone.
         """
-        return self.receive(source, FOREVER_S, what)
+        return self.receive(source, FOREVER_S, label)
 
     @abstractmethod
     def drain(self, timeout_s: float) -> None:
         """Waits until everything sent has left.
 
         Raises:
-            DeadlineExpired: a rank does not receive what was sent to it.
+            DeadlineExpired: a rank does not receive a message sent to it.
             PeerLost: a rank is gone and will not receive.
         """
 
@@ -151,7 +151,7 @@ class Transport(ABC):
 
     def fence(self, rank: int, *, if_stuck: bool = False) -> bool:
         """Kills a rank that does not answer, even if it is stopped: the other ranks then see an
-        ordinary death. On another host the death comes later, or never.
+        ordinary death. On another host the rank dies later, or never.
 
         Args:
             rank: the rank to kill.
@@ -182,15 +182,15 @@ class Transport(ABC):
         del ask
 
 
-def check_message(to: int, size: int, data: Bytes, what: str) -> None:
+def check_message(to: int, size: int, data: Bytes, label: str) -> None:
     """Checks that a message can be carried.
 
     Raises:
         TransportError: there is no rank `to`, or the message exceeds `MAX_MESSAGE_BYTES`.
     """
     if not 0 <= to < size:
-        raise TransportError(f"sending {what} to rank {to}: ranks are 0 to {size - 1}")
+        raise TransportError(f"sending {label} to rank {to}: ranks are 0 to {size - 1}")
     if data.size > MAX_MESSAGE_BYTES:
         raise TransportError(
-            f"{what}: {data.size} bytes in one message; at most {MAX_MESSAGE_BYTES}"
+            f"{label}: {data.size} bytes in one message; at most {MAX_MESSAGE_BYTES}"
         )

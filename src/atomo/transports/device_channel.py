@@ -19,22 +19,22 @@ class DeviceChannel(ABC):
     """
 
     @abstractmethod
-    def send(self, to: int, values: Tensor, what: str) -> None:
+    def send(self, to: int, values: Tensor, label: str) -> None:
         """Starts sending and returns. `values` must not change until `drain` has returned.
 
         Args:
             to: a rank.
             values: contiguous.
-            what: name of the message, equal at both ends; a receive under another name does not
+            label: name of the message, equal at both ends; a receive under another name does not
                 match.
         """
 
     @abstractmethod
-    def receive(self, source: int, values: Tensor, timeout_s: float, what: str) -> None:
+    def receive(self, source: int, values: Tensor, timeout_s: float, label: str) -> None:
         """Fills `values` with the tensor that rank `source` sends.
 
         Raises:
-            DeadlineExpired: no message of that name came.
+            DeadlineExpired: no message of that name arrived.
             PeerLost: the rank is gone.
         """
 
@@ -43,5 +43,5 @@ class DeviceChannel(ABC):
         """Waits until everything sent has left.
 
         Raises:
-            DeadlineExpired: a rank does not receive what was sent to it.
+            DeadlineExpired: a rank does not receive a message sent to it.
         """

@@ -1,4 +1,4 @@
-"""The inbox of a rank whose messages are delivered by other threads."""
+"""The inbox of a rank, into which other threads deliver messages."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ class Inbox:
             self._changed.notify_all()
 
     def lose(self, source: int, announced: bool = False) -> None:
-        """Records that nothing more comes from a rank. A wait for any rank fails only if the rank
+        """Records that a rank sends no further messages. A wait for any rank fails only if the rank
         did not announce its end.
         """
         with self._changed:
@@ -80,7 +80,7 @@ class Inbox:
             self._changed.notify_all()
 
     def is_gone(self, source: int) -> bool:
-        """True if nothing more comes from a rank."""
+        """True if a rank sends no further messages."""
         return source in self._departed
 
     def wait_until_asked(self) -> None:
@@ -88,7 +88,7 @@ class Inbox:
         with self._changed:
             self._changed.wait_for(lambda: self._waits or not self._open)
 
-    def take(self, source: int | None, timeout_s: float, what: str) -> InboxMessage:
+    def take(self, source: int | None, timeout_s: float, label: str) -> InboxMessage:
         """Waits for the next message of a rank, or of any; arguments and errors as of
         `Transport.receive`.
         """
@@ -97,32 +97,32 @@ class Inbox:
             self._waits += 1
             self._changed.notify_all()
             try:
-                while (message := self._next(source, what)) is None:
+                while (message := self._next(source, label)) is None:
                     if not self._changed.wait(max(0.0, end - time.monotonic())):
                         raise DeadlineExpired(
-                            f"rank {self._rank} waited {timeout_s:g} s for {what}; see --timeout"
+                            f"rank {self._rank} waited {timeout_s:g} s for {label}; see --timeout"
                         )
             finally:
                 self._waits -= 1
         return message
 
-    def _next(self, source: int | None, what: str) -> InboxMessage | None:
-        doing = f"waiting for {what}"
+    def _next(self, source: int | None, label: str) -> InboxMessage | None:
+        action = f"waiting for {label}"
         # Messages of all ranks: a sender that drains must not depend on the order of receives.
         self._messages.extend(map(received, self._arriving))
         self._arriving.clear()
         if self._aborted is not None:
-            raise PeerLost(-1, f"{doing} (the job was aborted with {self._aborted})")
+            raise PeerLost(-1, f"{action} (the job was aborted with {self._aborted})")
         for place, message in enumerate(self._messages):
             if source in (None, message.source):
                 del self._messages[place]
                 return message
         if source in self._departed:
-            raise PeerLost(source, doing)
+            raise PeerLost(source, action)
         if source is None:
             for rank, announced in self._departed.items():
                 if not announced:
-                    raise PeerLost(rank, doing)
+                    raise PeerLost(rank, action)
         return None
 
 
@@ -130,13 +130,13 @@ def delivered_before_loss(coming: Sequence[InboxMessage], source: int) -> list[I
     """Returns the messages that remain once a rank is gone: of that rank, those before its first
     incomplete send.
     """
-    kept, cut = [], False
+    delivered, is_cut = [], False
     for message in coming:
         complete = message.pending is None or message.pending.over.is_set()
-        cut = cut or (message.source == source and not complete)
-        if not (cut and message.source == source):
-            kept.append(message)
-    return kept
+        is_cut = is_cut or (message.source == source and not complete)
+        if not (is_cut and message.source == source):
+            delivered.append(message)
+    return delivered
 
 
 def received(message: InboxMessage) -> InboxMessage:

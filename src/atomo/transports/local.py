@@ -16,7 +16,9 @@ from atomo.wire import Bytes
 __all__ = ["LocalTransport", "network"]
 
 SIGKILL_EXIT_CODE: Final = 137  # exit code of a process that SIGKILL ended
-EAGER_BYTES: Final = 4096  # a send of at most this completes at once, as in Open MPI within a host
+EAGER_BYTES: Final = (
+    4096  # a send of at most this completes immediately, as in Open MPI within a host
+)
 
 
 @final
@@ -35,8 +37,8 @@ class LocalTransport(Transport):
         self._dups: list[LocalTransport] = []
         self._dead = DeadPeers()
 
-    def send(self, to: int, data: Bytes, what: str) -> None:
-        check_message(to, self.size, data, what)
+    def send(self, to: int, data: Bytes, label: str) -> None:
+        check_message(to, self.size, data, label)
         self._network.check_alive(self.rank)
         if self._dead.is_ignored(to):
             return
@@ -46,8 +48,8 @@ class LocalTransport(Transport):
             pending.complete()
         self.sent_bytes += data.size
 
-    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
-        message = self._inboxes[self.rank].take(source, timeout_s, what)
+    def receive(self, source: int | None, timeout_s: float, label: str) -> Message:
+        message = self._inboxes[self.rank].take(source, timeout_s, label)
         self.received_bytes += message.data.size
         return Message(message.source, message.data)
 

@@ -42,7 +42,7 @@ class Outbox:
         """Adds a send to rank `to`."""
         send = PendingSend(to)
         with self._lock:
-            self._pending = [other for other in self._pending if waits(other)] + [send]
+            self._pending = [pending for pending in self._pending if waits(pending)] + [send]
         return send
 
     def ignore_rank(self, to: int) -> None:
@@ -54,7 +54,7 @@ class Outbox:
         """Waits until all sends are complete.
 
         Raises:
-            DeadlineExpired: a rank does not receive what was sent to it.
+            DeadlineExpired: a rank does not receive a message sent to it.
             PeerLost: a rank is gone and will not receive.
         """
         end = time.monotonic() + timeout_s
@@ -67,7 +67,7 @@ class Outbox:
                 raise PeerLost(send.to, "sending to it")
         if late := sorted({send.to for send in pending if not send.over.is_set()}):
             raise DeadlineExpired(
-                f"rank {self._rank} waited {timeout_s:g} s for rank {late} to take what was sent"
+                f"rank {self._rank} waited {timeout_s:g} s for rank {late} to receive messages"
             )
 
 

@@ -46,17 +46,17 @@ class Subgroup(Transport):
         whole = self._whole.device_channel(device)
         return None if whole is None else SubgroupDeviceChannel(whole, self._ranks)
 
-    def send(self, to: int, data: Bytes, what: str) -> None:
-        check_message(to, self.size, data, what)
-        self._whole.send(self._ranks[to], data, what)
+    def send(self, to: int, data: Bytes, label: str) -> None:
+        check_message(to, self.size, data, label)
+        self._whole.send(self._ranks[to], data, label)
 
-    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
+    def receive(self, source: int | None, timeout_s: float, label: str) -> Message:
         if source is None:
-            message = self._whole.receive(None, timeout_s, what)
+            message = self._whole.receive(None, timeout_s, label)
             return Message(self._ranks.index(message.source), message.data)
         rank = self._ranks[source]
-        label = what if rank == source else f"{what} (rank {rank} of all)"
-        return Message(source, self._whole.receive(rank, timeout_s, label).data)
+        job_label = label if rank == source else f"{label} (rank {rank} of all)"
+        return Message(source, self._whole.receive(rank, timeout_s, job_label).data)
 
     def drain(self, timeout_s: float) -> None:
         self._whole.drain(timeout_s)
@@ -76,11 +76,11 @@ class SubgroupDeviceChannel(DeviceChannel):
     def __init__(self, whole: DeviceChannel, ranks: Sequence[int]) -> None:
         self._whole, self._ranks = whole, ranks
 
-    def send(self, to: int, values: Tensor, what: str) -> None:
-        self._whole.send(self._ranks[to], values, what)
+    def send(self, to: int, values: Tensor, label: str) -> None:
+        self._whole.send(self._ranks[to], values, label)
 
-    def receive(self, source: int, values: Tensor, timeout_s: float, what: str) -> None:
-        self._whole.receive(self._ranks[source], values, timeout_s, what)
+    def receive(self, source: int, values: Tensor, timeout_s: float, label: str) -> None:
+        self._whole.receive(self._ranks[source], values, timeout_s, label)
 
     def drain(self, timeout_s: float) -> None:
         self._whole.drain(timeout_s)

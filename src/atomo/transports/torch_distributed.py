@@ -104,16 +104,16 @@ class TorchTransport(Transport):
         self._links = {peer: PeerLink(group, peer, self._inbox, self._outbox) for peer in peers}
         self._dups: list[TorchTransport] = []
 
-    def send(self, to: int, data: Bytes, what: str) -> None:
-        check_message(to, self.size, data, what)
+    def send(self, to: int, data: Bytes, label: str) -> None:
+        check_message(to, self.size, data, label)
         if to == self.rank:
             self._inbox.put(InboxMessage(to, data, self._outbox.add(to)))
         elif self._inbox.is_gone(to) or not self._links[to].post(data.size, data):
-            raise PeerLost(to, f"sending {what}")
+            raise PeerLost(to, f"sending {label}")
         self.sent_bytes += data.size
 
-    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
-        message = self._inbox.take(source, timeout_s, what)
+    def receive(self, source: int | None, timeout_s: float, label: str) -> Message:
+        message = self._inbox.take(source, timeout_s, label)
         self.received_bytes += message.data.size
         return Message(message.source, message.data)
 
@@ -229,7 +229,7 @@ PostedSend = tuple[list[dist.Work | None], Bytes, int, PendingSend]
 
 
 def split_message(data: Tensor) -> tuple[Tensor, ...]:
-    """Splits a message into pieces that gloo can send, alike at both ends."""
+    """Splits a message into pieces that gloo can send, the same at both ends."""
     return torch.split(data, MAX_CHUNK_BYTES)
 
 
@@ -250,11 +250,11 @@ def host_rank(group: dist.ProcessGroup) -> tuple[int, int]:
     name = socket.gethostname().encode()[:HOST_NAME_BYTES].ljust(HOST_NAME_BYTES, b"\0")
     names = [torch.empty(HOST_NAME_BYTES, dtype=torch.uint8) for _ in range(group.size())]
     dist.all_gather(names, torch.tensor([*name], dtype=torch.uint8), group=group)
-    here = [rank for rank, other in enumerate(names) if bytes(other.tolist()) == name]
-    return here.index(group.rank()), len(here)
+    same_host = [rank for rank, host_name in enumerate(names) if bytes(host_name.tolist()) == name]
+    return same_host.index(group.rank()), len(same_host)
 
 
 def exit_now(exit_code: int) -> None:
-    """Ends this process at once: its threads may wait inside gloo for ever."""
+    """Ends this process immediately: its threads may wait inside gloo for ever."""
     sys.stderr.flush()
     os._exit(exit_code)

@@ -1,4 +1,4 @@
-"""Payloads to bytes and back: the one place where bytes are made, and trusted nowhere."""
+"""Serialization of payloads to frames, and deserialization with all checks."""
 
 from atomo.wire.batch import Sections
 from atomo.wire.buffer import FrameBuffer

@@ -1,7 +1,7 @@
 """The tensors of several frames of the same sections, for less than frame by frame.
 
-A master reads thousands of small sections a step. What is checked of them is what `unpack` checks;
-a frame of which anything is unusual goes there, and `unpack` says what is wrong with it.
+A master reads thousands of small sections a step. The checks are those of `unpack`. A
+frame with anything unusual is passed to `unpack`, which raises the exact error.
 """
 
 import math
@@ -67,7 +67,7 @@ class Sections:
         compressed: Sequence[bool],
         sides: Sequence[int],
     ) -> list[Tensor]:
-        """Returns the tensors of a frame whose section table was checked."""
+        """Returns the tensors of a frame with a checked section table."""
         whole = torch.from_numpy(frame)
         bodies = whole.split_with_sizes([start, *stored])[1:]
         aligned = whole.data_ptr() % ALIGNMENT == 0
@@ -109,13 +109,13 @@ class Sections:
             math.prod(field.max_shape) if field.max_entries is None else field.max_entries
             for field in self.fields
         ]
-        most = [side for field in self.fields for side in field.max_shape]
+        max_sides = [side for field in self.fields for side in field.max_shape]
         return tables.Expected(
             np.array([DTYPES.index(field.dtype) for field in self.fields], np.int64),
             np.array([field.dtype.itemsize for field in self.fields], np.int64),
             np.array([len(field.max_shape) for field in self.fields], np.int64),
             np.array(caps, np.int64),
-            np.array(most, np.int64),
+            np.array(max_sides, np.int64),
         )
 
 

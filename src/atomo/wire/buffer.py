@@ -2,8 +2,8 @@
 
 New memory is mapped and cleared page by page, which for a frame of 45 MB takes several times as
 long as filling it. Each section is copied into the buffer once it is encoded, so that no two
-payloads are held at once. A gap before the sections is left for the head, whose size depends on
-the sections; the head is written last, into the end of the gap.
+payloads are held at once. A gap before the sections is left for the head. The size of the head
+depends on the sections, so the head is written last, into the end of the gap.
 """
 
 from collections.abc import Sequence
@@ -38,10 +38,10 @@ class FrameBuffer:
         self._start = self._end = 0
 
     def begin(self, head: int) -> None:
-        """Forgets the frame before.
+        """Begins a new frame, and discards the last one.
 
         Args:
-            head: the most bytes that may lie before the sections: see `longest_head`.
+            head: largest number of bytes before the sections: see `longest_head`.
         """
         self._rows, self._start, self._end = [], head, head
 

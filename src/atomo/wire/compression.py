@@ -1,4 +1,4 @@
-"""blosc for the sections of a frame: only where it pays, and only when its header is believable."""
+"""blosc for the sections of a frame: only if it saves bytes, and only with a valid header."""
 
 from functools import cache
 from typing import Final
@@ -16,7 +16,7 @@ __all__ = ["MOST_GAIN", "Bytes", "Compression", "compress", "decompress_into"]
 Bytes = UInt8[np.ndarray, "_"]
 
 FILTERS: Final = {"none": blosc.NOSHUFFLE, "byte": blosc.SHUFFLE, "bit": blosc.BITSHUFFLE}
-SMALLEST = 128  # bytes; below it blosc's own header eats what it saves
+SMALLEST = 128  # bytes; below this size blosc's header is larger than the gain
 PROBE = 1 << 14  # bytes of each piece that is tried before the rest is
 PROBES = 3
 # Compressed over raw; at more than this the section is stored raw. lz4 takes 6 % off random float32
@@ -60,7 +60,7 @@ def decompress_into(packed: memoryview, out: Bytes) -> None:
     """
     if len(packed) < HEADER:
         raise FrameError(f"a compressed section of {len(packed)} bytes; at least {HEADER}")
-    # The header tells blosc how much to write, so that it must equal the size of `out`.
+    # blosc writes as many bytes as the header states, so this must be the size of `out`.
     size, stored, _ = blosc.get_cbuffer_sizes(bytes(packed[:HEADER]))
     if (size, stored) != (out.size, len(packed)):
         raise FrameError(
@@ -76,5 +76,5 @@ def decompress_into(packed: memoryview, out: Bytes) -> None:
 
 @cache
 def single_thread() -> None:
-    """Keeps blosc from starting a thread pool in a process whose cores are already spoken for."""
+    """Keeps blosc from starting a thread pool: other threads use the cores already."""
     blosc.set_nthreads(1)

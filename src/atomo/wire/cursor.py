@@ -1,6 +1,6 @@
 """Reading and writing the small integers and strings of a header.
 
-Integers are LEB128 varints: one byte up to 127, which is most of what a header holds.
+Integers are LEB128 varints: one byte up to 127, which covers most integers of a header.
 """
 
 from typing import final
@@ -34,9 +34,9 @@ def string(text: str) -> bytes:
 
 @final
 class Cursor:
-    """Reads forward through bytes that a stranger may have written.
+    """Reader of untrusted bytes, from front to back.
 
-    Every read raises FrameError where the bytes end too early or make no sense.
+    Every read raises FrameError if the bytes end too early or are malformed.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -45,7 +45,7 @@ class Cursor:
 
     def byte(self) -> int:
         """Reads one byte, as a number."""
-        # Not by way of `take`: a header is read byte by byte, and each slice is an object.
+        # Without `take`: a header is read byte by byte, and each slice is an object.
         if self.position >= len(self._data):
             raise FrameError("the frame ends early: 1 more bytes expected, 0 left")
         self.position += 1
@@ -53,9 +53,9 @@ class Cursor:
 
     def take(self, count: int) -> memoryview:
         """Reads the next `count` bytes, without a copy."""
-        left = len(self._data) - self.position
-        if count > left:
-            raise FrameError(f"the frame ends early: {count} more bytes expected, {left} left")
+        remaining = len(self._data) - self.position
+        if count > remaining:
+            raise FrameError(f"the frame ends early: {count} more bytes expected, {remaining} left")
         self.position += count
         return self._data[self.position - count : self.position]
 

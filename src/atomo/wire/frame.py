@@ -154,11 +154,11 @@ def seal(header: Header, table: bytes, bodies: Iterable[Bytes], size: int) -> By
     return frame
 
 
-def checksum(frame: Bytes, *rest: Bytes) -> int:
+def checksum(frame: Bytes, *parts: Bytes) -> int:
     """Hashes all bytes of a frame but the checksum itself; the frame may be in several parts."""
     digest = xxhash.xxh3_64(frame[:CHECKSUM_AT].data)
     digest.update(frame[CHECKSUM_AT + 8 :].data)
-    for part in rest:
+    for part in parts:
         digest.update(part.data)
     return digest.intdigest()
 
@@ -205,7 +205,7 @@ def unpack(frame: Bytes, fields: Sequence[Field], most_bytes: int | None = None)
 
     Args:
         frame: the whole of it.
-        fields: what is expected of each section.
+        fields: expected dtype and bounds of each section.
         most_bytes: of all sections, once they are decompressed; None: as `fields` allow.
 
     Raises:

@@ -20,68 +20,68 @@ class Kind(IntEnum):
     """master to worker | all weights: float32, one dimension, never compressed. The worker computes
     the gradient of the step at these weights"""
     GRADIENT = 3
-    """worker to master, or rank to rank; to another worker, unopened, where it counted | for each
-    part of one bucket, those of its codec's payload"""
+    """worker to master, or rank to rank; undecoded to other workers if it counted | for each part
+    of one bucket, the tensors of its codec's payload"""
     REPORT = 4
     """worker to master, or rank to rank | float64 [{report}]: {report_fields}. The gradient of the
     step is complete"""
     SAVE = 5
     """master to worker | none: the worker answers with STATE"""
     STATE = 6
-    """either way | a worker's state: uint8, one dimension, a safetensors file"""
+    """both directions | a worker's state: uint8, one dimension, a safetensors file"""
     STOP = 7
     """master to worker, or rank 0 to rank | none: the run ends"""
     SCALES = 8
-    """both ways, or rank to rank, where a codec has workers agree | float64 [parts]: the scale that
-    a gradient requests; back, the largest, or none where it came too late"""
+    """both directions, or rank to rank, for codecs with agreed scales | float64 [parts]: the scales
+    that a gradient proposes; in the answer the largest ones, or none if the proposal was late"""
     PIECE = 9
-    """rank to rank, in an all-reduce | for each vector, those of the payload of the codec that
-    carries it; its layout is a hash of what is summed"""
+    """rank to rank, in an all-reduce | for each vector, the tensors of the payload of its wire
+    codec; the layout is a hash of the label of the sum"""
     BEGIN = 10
-    """master to worker | none: the worker computes the gradient of this step at the weights that it
-    has"""
+    """master to worker | none: the worker computes the gradient of this step at its current
+    weights"""
     UPDATE = 11
-    """master to worker | float64 [1, 2 or 1 + workers]: the factor on the learning rate, and where
-    it changed the share of each gradient, one for all or one for each; int32 [workers]: whose
-    gradients counted, in order"""
+    """master to worker | float64 [1, 2 or 1 + workers]: the factor on the learning rate, and,
+    if they changed, the shares of the gradients: one for all or one for each; int32 [workers]: the
+    counted workers in rank order"""
     SNAPSHOT = 12
     """master to worker | all weights: float32, one dimension; the optimiser: uint8, one dimension,
-    a safetensors file. Its step is how many were taken"""
+    a safetensors file. Its step is the number of steps taken"""
     HASH = 13
-    """both ways | none: the question; uint8 [8]: xxh3-64 of the weights, big-endian. Its step is
-    how many were taken"""
+    """both directions | none: the query; uint8 [8]: xxh3-64 of the weights, big-endian. Its step is
+    the number of steps taken"""
     DELTA = 14
     """master to worker | int64 [1]: the base, one step less; then, for each part of one bucket of
-    the weights, those of its codec's payload. What is lossless holds the weights, all else the
-    difference"""
+    the weights, the tensors of its codec's payload. A lossless codec holds the weights, any other
+    codec the difference"""
     RELAY = 15
     """master to worker, in place of WEIGHTS | int32 [2]: the rank that sends the pieces of the
     weights, and the rank that receives them next; 0: no rank"""
     PART = 16
-    """master to worker; worker to worker, unopened | float32: a piece of the weights, whose number
-    is in the place of the bucket"""
+    """master to worker; undecoded to other workers | float32: a piece of the weights; its number
+    is in the field of the bucket"""
     CHAIN = 17
     """master to worker | int32 [3]: the rank that sends the master's frames, the rank that receives
-    them next, unopened (0: no rank), and the number of frames"""
+    them next, undecoded (0: no rank), and the number of frames"""
     MEMBERS = 18
-    """master to worker | int32 [workers that take part]: their ranks, in order; from the step on
+    """master to worker | int32 [workers of the step]: their ranks, in order; from this step on
     they share the images of each step"""
     BROKEN = 19
     """worker to worker, to the master | none: a worker died, and its frames are not forwarded"""
     RECALL = 20
-    """rank 0 to rank, where there is no master | none: a rank is gone, or a rank says so, or spares
-    are to join; its step is the epoch that ends"""
+    """rank 0 to rank, without a master | none: a rank is gone, or another rank reported it, or
+    spares join; its step is the epoch that ends"""
     STANDING = 21
-    """rank to rank 0 | int64 [1]: the last step that counts here; int64 [ranks], float64 [ranks x
-    {report}]: the ranks whose gradients are in it, and their reports, one after the other. Its
+    """rank to rank 0 | int64 [1]: the last committed step of this rank; int64 [ranks], float64
+    [ranks x {report}]: the ranks of the gradients in it, and their reports, in the same order. Its
     step is the epoch that ends"""
     VERDICT = 22
-    """rank 0 to rank | int64 [1]: the last step that counts; int64 [ranks], float64 [ranks x
-    {report}]: the same of that step; int64 [ranks]: the ranks that take part; int64 [1]: the
-    step from which on they share the images; int64 [ranks]: the ranks that wait for a place. To
-    a spare it says that it has one. Its step is the epoch that begins"""
+    """rank 0 to rank | int64 [1]: the last committed step; int64 [ranks], float64 [ranks x
+    {report}]: ranks and reports of that step; int64 [ranks]: the members; int64 [1]: the step
+    from which on they share the images; int64 [ranks]: the spares that wait for a slot. A spare
+    that receives it has a slot. Its step is the epoch that begins"""
     EPOCH = 23
-    """rank to rank | none: the later frames of this rank belong to the epoch in the place of the
+    """rank to rank | none: the later frames of this rank belong to the epoch in the field of the
     step"""
 
 
@@ -90,4 +90,4 @@ class Flag(IntFlag):
 
     NONE = 0
     LATE = 1
-    """The worker's last gradient came too late and was discarded."""
+    """The worker's last gradient was late and was discarded."""

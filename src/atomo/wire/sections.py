@@ -84,10 +84,10 @@ def read_row(cursor: Cursor, number: int, field: Field) -> Section:
 
 
 def check_size(number: int, section: Section) -> None:
-    """Raises FrameError where a section is not as large as its row says it is."""
+    """Raises FrameError if the size of a section differs from its row."""
     _, _, size, stored, compressed = section
     if not compressed and stored != size:
         raise FrameError(f"section {number}: {stored} bytes stored for {size}")
-    # What a compressor cannot do is a claim to make us allocate: refused before anything is.
+    # A gain that no compressor reaches would only cause a large allocation: refused before any.
     if size > MOST_GAIN * stored:
         raise FrameError(f"section {number}: {stored} bytes claim to be {size}")

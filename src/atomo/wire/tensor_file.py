@@ -6,8 +6,8 @@
                    multiple of 8
             ...    tensors, one after the other, those with the widest entries first
 
-These are the bytes that the package `safetensors` makes, which makes all of them at once, and reads
-them into others. What is read may be a stranger's.
+The bytes are those of the package `safetensors`, which builds a whole file in memory and copies
+tensors when it reads. Files are untrusted input.
 """
 
 import json
@@ -67,7 +67,7 @@ def tensor_file(tensors: Mapping[str, Tensor]) -> TensorFile:
     """Builds the file of tensors.
 
     Raises:
-        CodecError: one is of a dtype that is not kept.
+        CodecError: a tensor has a dtype that the format lacks.
     """
     for name, tensor in tensors.items():
         if tensor.dtype not in PLACES:
@@ -98,10 +98,10 @@ def read_tensor_file(data: Bytes) -> dict[str, Tensor]:
     """Reads the tensors of a file: views of its bytes, if these are aligned and writable.
 
     Raises:
-        FrameError: it is no such file, or has a dtype unknown here; nothing was allocated.
+        FrameError: the bytes are no such file, or have an unknown dtype; nothing was allocated.
     """
     head, body = divided(data)
-    rows = sorted(row_of(name, said) for name, said in head.items())
+    rows = sorted(row_of(name, entry) for name, entry in head.items())
     ends = [0, *(row.stop for row in rows)]
     # No byte is of two tensors, or of none.
     if [*(row.start for row in rows), body.size] != ends:
@@ -114,7 +114,7 @@ def divided(data: Bytes) -> tuple[dict[str, Any], Bytes]:
     size = LENGTH.unpack_from(data.data)[0] if data.size >= LENGTH.size else 0
     end = LENGTH.size + size
     if not size or end > data.size:
-        raise FrameError(f"a file of tensors of {data.size} bytes, whose head has {size}")
+        raise FrameError(f"a file of tensors of {data.size} bytes with a head of {size} bytes")
     try:
         head = json.loads(data[LENGTH.size : end].tobytes())
     except (ValueError, RecursionError, MemoryError) as error:
@@ -124,16 +124,16 @@ def divided(data: Bytes) -> tuple[dict[str, Any], Bytes]:
     return head, data[end:]
 
 
-def row_of(name: str, said: object) -> Row:
+def row_of(name: str, entry: object) -> Row:
     """Reads the header's entry of a tensor, and checks its size against its shape and dtype."""
-    match said:
+    match entry:
         case {"dtype": str(kind), "shape": [*shape], "data_offsets": [int(start), int(stop)]}:
             whole = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= MOST_DIMENSIONS
             if whole and kind in DTYPES and math.prod(max(n, 1) for n in shape) < MOST:
                 row = Row(start, stop, name, DTYPES[kind], tuple(shape))
                 if stop - start == math.prod(shape) * row.dtype.itemsize:
                     return row
-    raise FrameError(f"{name[:80]!r} is {str(said)[:200]} in a file of tensors")
+    raise FrameError(f"{name[:80]!r} is {str(entry)[:200]} in a file of tensors")
 
 
 def tensor_of(row: Row, body: Bytes) -> Tensor:

@@ -29,10 +29,10 @@ def sent(monkeypatch) -> Counter[Kind]:
     kinds: Counter[Kind] = Counter()
     plain = LocalTransport.send
 
-    def send(self: LocalTransport, to: int, data: object, what: str) -> None:
+    def send(self: LocalTransport, to: int, data: object, label: str) -> None:
         if self.rank == 0:
             kinds[read_header(data).kind] += 1
-        plain(self, to, data, what)
+        plain(self, to, data, label)
 
     def apart(size: int) -> list[LocalTransport]:
         transports = network(size)

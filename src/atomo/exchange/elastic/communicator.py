@@ -50,7 +50,7 @@ class ElasticCommunicator(Communicator):
         self._pipeline.push(bucket, flat)
 
     def average(self, report: Report) -> Exchanged:
-        asked, attempt = time.perf_counter(), self._pipeline.settle
+        call_time, attempt = time.perf_counter(), self._pipeline.settle
         while True:
             try:
                 settled = attempt()
@@ -65,11 +65,11 @@ class ElasticCommunicator(Communicator):
                 attempt = self._pipeline.repeat
         self._group.commit(self._step, reports)
         busy = settled.busy
-        return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
+        return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(call_time))
 
     def _recovered(self) -> Reports | None:
-        """Returns the reports of the open step if it counts for all; None if it continues with the
-        living members.
+        """Returns the reports of the open step if all members commit it; None if the step continues
+        with the living members.
 
         Raises:
             TooFewWorkers: the step does not count; the memory takes back the gradient that was
@@ -79,7 +79,9 @@ class ElasticCommunicator(Communicator):
         verdict = self._group.recover()
         if verdict.step == self._step:
             if not self._settled:
-                raise TransportError(f"step {self._step} counts, and its mean is not here")
+                raise TransportError(
+                    f"step {self._step} is committed, and this rank lacks its mean"
+                )
             return verdict.reports
         self._settled = False
         try:
@@ -96,6 +98,6 @@ class ElasticCommunicator(Communicator):
 
     def _gather_reports(self, report: Report) -> Reports:
         """Gathers the reports. A rank that has all of them knows that every member has the mean."""
-        frame, what = report_frame(self._step, self._group.rank, report), "the report"
-        frames = self._collective.gather(frame, f"{what} of step {self._step}")
+        frame, label = report_frame(self._step, self._group.rank, report), "the report"
+        frames = self._collective.gather(frame, f"{label} of step {self._step}")
         return dict(reports_in(frames, self._step, self._group.members))

@@ -1,7 +1,7 @@
 """A transport among the members of an elastic group, in which a death ends every wait.
 
 Every message belongs to an epoch, which begins with each verdict. The first message that a rank
-sends to each other rank after a verdict is an EPOCH frame, and all later ones belong to that epoch.
+sends to each other rank after a verdict is an EPOCH frame; all later messages belong to that epoch.
 Messages between two ranks stay in order, so a late message of an interrupted step is recognized and
 dropped, and other messages carry no epoch number.
 """
@@ -18,7 +18,7 @@ from atomo.wire import Bytes, Kind, claimed_kind, read_header
 
 __all__ = ["LEADER", "EpochTransport", "StepInterrupted"]
 
-LEADER: Final = 0  # the rank whose death ends the job
+LEADER: Final = 0  # its death ends the job
 # A rank that waits for a hung rank waits once more, for this long or for the --timeout: rank 0 must
 # reach the end of its own wait and have the hung rank killed, perhaps on another host.
 SECOND_WAIT_S: Final = 30.0
@@ -88,30 +88,30 @@ class EpochTransport(Transport):
     def staging(self) -> str:
         return self._whole.staging
 
-    def send(self, to: int, data: Bytes, what: str) -> None:
+    def send(self, to: int, data: Bytes, label: str) -> None:
         if not self._is_interrupted:  # the next attempt sends it again
-            self.send_to(self.members[to], data, what)
+            self.send_to(self.members[to], data, label)
 
-    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
+    def receive(self, source: int | None, timeout_s: float, label: str) -> Message:
         if source is None:
             raise TransportError(
-                f"{what}: a member of an elastic group waits for one rank at a time"
+                f"{label}: a member of an elastic group waits for one rank at a time"
             )
-        return self._wait_twice(lambda wait_s: self._receive(source, wait_s, what), timeout_s)
+        return self._wait_twice(lambda wait_s: self._receive(source, wait_s, label), timeout_s)
 
-    def _receive(self, source: int, timeout_s: float, what: str) -> Message:
+    def _receive(self, source: int, timeout_s: float, label: str) -> Message:
         rank, end = self.members[source], time.monotonic() + timeout_s
         while (frame := self._next(rank)) is None:
             self._is_interrupted = self._is_interrupted or rank in self._dead
             if self._is_interrupted:
-                raise StepInterrupted(f"a rank is gone; that was noticed while waiting for {what}")
+                raise StepInterrupted(f"a rank is gone; detected while waiting for {label}")
             try:
-                self.dispatch(self._whole.receive(None, max(0.0, end - time.monotonic()), what))
+                self.dispatch(self._whole.receive(None, max(0.0, end - time.monotonic()), label))
             except PeerLost as lost:
                 self._record_death(lost)
             except DeadlineExpired as late:
                 raise DeadlineExpired(
-                    f"rank {self._whole.rank} waited {timeout_s:g} s for {what}; see --timeout"
+                    f"rank {self._whole.rank} waited {timeout_s:g} s for {label}; see --timeout"
                 ) from late
         return Message(source, frame)
 
@@ -129,26 +129,26 @@ class EpochTransport(Transport):
     def abort(self, exit_code: int) -> None:
         self._whole.abort(exit_code)
 
-    def send_to(self, rank: int, data: Bytes, what: str) -> None:
+    def send_to(self, rank: int, data: Bytes, label: str) -> None:
         """Sends to a job rank. If that rank is dead, nothing happens: its receivers report the
         death.
         """
         try:
-            self._whole.send(rank, data, what)
+            self._whole.send(rank, data, label)
         except PeerLost as lost:
             if lost.rank != rank or self._is_fatal(lost):
                 raise
 
-    def receive_from(self, rank: int, what: str) -> bool:
-        """Waits for one message of a job rank, whatever other ranks die.
+    def receive_from(self, rank: int, label: str) -> bool:
+        """Waits for one message of a job rank, even if other ranks die.
 
         Returns:
-            False if the rank is dead and the message will not come.
+            False if the rank is dead, so that no message can arrive.
         """
-        what = f"{what} of rank {rank}"
+        label = f"{label} of rank {rank}"
         try:
             self.dispatch(
-                self._wait_twice(lambda s: self._whole.receive(rank, s, what), self._timeout_s)
+                self._wait_twice(lambda s: self._whole.receive(rank, s, label), self._timeout_s)
             )
         except PeerLost as lost:
             if lost.rank != rank or self._is_fatal(lost):
@@ -160,23 +160,23 @@ class EpochTransport(Transport):
         """Processes all messages and deaths that have arrived, without waiting."""
         while True:
             try:
-                self.dispatch(self._whole.receive(None, 0.0, "what has come"))
+                self.dispatch(self._whole.receive(None, 0.0, "arrived messages"))
             except DeadlineExpired:
                 return
             except PeerLost as lost:
                 self._record_death(lost)
                 self._whole.ignore_rank(lost.rank)
 
-    def wait_for_leader(self, what: str) -> Bytes:
+    def wait_for_leader(self, label: str) -> Bytes:
         """Returns the next message of rank 0; waits without a deadline and leaves the core to other
         processes.
 
         Raises:
             PeerLost: rank 0 is dead.
         """
-        return self._whole.wait_idle(LEADER, what).data
+        return self._whole.wait_idle(LEADER, label).data
 
-    def receive_control(self, what: str) -> Bytes:
+    def receive_control(self, label: str) -> Bytes:
         """Waits for the next RECALL, VERDICT or STOP of rank 0.
 
         Raises:
@@ -184,7 +184,7 @@ class EpochTransport(Transport):
         """
         while True:
             # Rank 0 waits for other ranks meanwhile, and for the death of a hung one.
-            message = self._whole.receive(LEADER, 3 * self._timeout_s, f"{what} of rank {LEADER}")
+            message = self._whole.receive(LEADER, 3 * self._timeout_s, f"{label} of rank {LEADER}")
             if claimed_kind(message.data) in (Kind.RECALL, Kind.VERDICT, Kind.STOP):
                 return message.data
             self.dispatch(message)
@@ -222,10 +222,10 @@ class EpochTransport(Transport):
         """True if this rank knows that the other one is dead."""
         return rank in self._dead
 
-    def announce_epoch(self, epoch: int, others: Sequence[int]) -> None:
-        """Tells other ranks that all later messages belong to this epoch."""
+    def announce_epoch(self, epoch: int, ranks: Sequence[int]) -> None:
+        """Announces to other ranks that all later messages belong to this epoch."""
         self.epoch = epoch
-        for rank in others:
+        for rank in ranks:
             if rank != self._whole.rank:
                 self.send_to(rank, control_frame(Kind.EPOCH, epoch, self._whole.rank), "an epoch")
 
@@ -238,7 +238,7 @@ class EpochTransport(Transport):
             timeout_s: length of the first wait.
 
         Raises:
-            DeadlineExpired: no rank died of it.
+            DeadlineExpired: no message arrived in the second wait either.
         """
         try:
             return wait(timeout_s)
@@ -253,11 +253,13 @@ class EpochTransport(Transport):
                 raise late from None
 
     def _fence_stuck(self, late: DeadlineExpired) -> bool:
-        """Has stopped and stuck members killed; False if no member can be killed from here."""
-        others = [rank for rank in self.members if rank != LEADER]
-        asked = [self._whole.fence(rank, if_stuck=True) for rank in others]
-        self.notes.append(f"{late}; who is stopped or stuck is killed")
-        return any(asked)
+        """Requests the death of stopped and stuck members; False if no member can be killed from
+        here.
+        """
+        ranks = [rank for rank in self.members if rank != LEADER]
+        requested = [self._whole.fence(rank, if_stuck=True) for rank in ranks]
+        self.notes.append(f"{late}; stopped or stuck ranks are killed")
+        return any(requested)
 
     def _next(self, rank: int) -> Bytes | None:
         """Returns the next frame of a rank in this epoch, if it has arrived."""

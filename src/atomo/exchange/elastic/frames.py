@@ -65,31 +65,34 @@ def read_verdict(frame: Bytes, ranks: int) -> Verdict:
     Raises:
         FrameError: the frame does not fit a job of so many ranks.
     """
-    single, several = Field(torch.int64, (1,)), Field(torch.int64, (ranks,))
-    layout = [single, *fields(ranks), several, single, several]
+    scalar, rank_list = Field(torch.int64, (1,)), Field(torch.int64, (ranks,))
+    layout = [scalar, *fields(ranks), rank_list, scalar, rank_list]
     step, *sections, members, first_step, waiting = unpack(frame, layout)
-    who = checked(members, ranks)
     return Verdict(
-        number(step), reports(sections, ranks), who, number(first_step), checked(waiting, ranks)
+        number(step),
+        reports(sections, ranks),
+        checked(members, ranks),
+        number(first_step),
+        checked(waiting, ranks),
     )
 
 
-def read_state_of(rank: int, frame: Bytes, step: int, what: str) -> dict[str, Tensor]:
+def read_state_of(rank: int, frame: Bytes, step: int, label: str) -> dict[str, Tensor]:
     """Reads a rank's state after a step.
 
     Raises:
-        FrameError: the frame is another one.
+        FrameError: the frame is of another kind, rank or step.
     """
     if (header := read_header(frame)) != Header(Kind.STATE, step, rank + 1):
         raise FrameError(
-            f"rank {rank} sent {header.kind.name} of step {header.step} where {what} of step "
+            f"rank {rank} sent {header.kind.name} of step {header.step} where {label} of step "
             f"{step} was expected"
         )
     return read_state(frame)
 
 
 def number(section: Tensor) -> int:
-    """Returns a step number. Raises FrameError unless it is one."""
+    """Returns a step number. Raises FrameError for any other section."""
     if len(section) != 1 or section[0] < 0:
         raise FrameError(f"{section.tolist()} where the number of a step is due")
     return int(section[0])
@@ -117,8 +120,8 @@ def reports(sections: Sequence[Tensor], ranks: int) -> dict[int, Report]:
 
 
 def checked(section: Tensor, ranks: int) -> tuple[int, ...]:
-    """Returns increasing ranks. Raises FrameError unless they are."""
+    """Returns increasing ranks. Raises FrameError if they do not increase."""
     members = section.tolist()
     if members != sorted({*members} & {*range(ranks)}):
-        raise FrameError(f"ranks {members}; different ones in 0..{ranks - 1} are due, in order")
+        raise FrameError(f"ranks {members}; ascending ranks in 0..{ranks - 1} are due")
     return tuple(members)

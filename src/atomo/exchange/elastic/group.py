@@ -122,16 +122,16 @@ class ElasticGroup:
             if self.rank == LEADER:
                 self._apply(self._decide(fills=True))
             else:
-                self._follow_control("who takes the places of the dead")
+                self._follow_control("the assignment of free slots")
             self.check()
         return tuple(rank for rank in self.members if rank not in before)
 
     def send_start(self, ranks: Sequence[int], state: State, step: int) -> None:
         """Sends joining ranks the state after a step, from which they start."""
-        what = "where to begin"
+        label = "the initial state"
         for rank in ranks:
             self.transport.send_to(
-                rank, state_frame(Header(Kind.STATE, step, rank + 1), state), what
+                rank, state_frame(Header(Kind.STATE, step, rank + 1), state), label
             )
         # MPI moves large messages only inside calls, and this rank is about to compute.
         self.transport.drain(self._timeout_s)
@@ -143,19 +143,19 @@ class ElasticGroup:
             PeerLost: rank 0 is dead.
             FrameError: rank 0 sent another kind of frame.
         """
-        what = "where to begin"
-        if claimed_kind(frame := self.transport.wait_for_leader("a place to take")) == Kind.STOP:
+        label = "the initial state"
+        if claimed_kind(frame := self.transport.wait_for_leader("a slot")) == Kind.STOP:
             return None
         verdict = read_verdict(frame, self._ranks)
         self.transport.join_epoch(read_header(frame).step, verdict.members)
         self._set_members(verdict)
         self._committed, self._last = verdict.step, verdict.reports
         while not self.transport.states[LEADER]:
-            self.transport.receive_from(LEADER, what)
+            self.transport.receive_from(LEADER, label)
         frame = self.transport.states[LEADER].popleft()
         return InitialState(read_header(frame).step, read_state(frame))
 
-    def gather_states(self, state: State, step: int, what: str) -> dict[int, dict[str, Tensor]]:
+    def gather_states(self, state: State, step: int, label: str) -> dict[int, dict[str, Tensor]]:
         """Returns the states of all living members by rank, at rank 0; an empty mapping at other
         ranks.
 
@@ -164,13 +164,13 @@ class ElasticGroup:
         """
         if self.rank != LEADER:
             header = Header(Kind.STATE, step, self.rank + 1)
-            self.transport.send_to(LEADER, state_frame(header, state), what)
+            self.transport.send_to(LEADER, state_frame(header, state), label)
             return {}
         states = {LEADER: dict(state)}
         for rank in self.members[1:]:
-            frame = self._state_of(rank, what)
+            frame = self._state_of(rank, label)
             if frame is not None:
-                states[rank] = read_state_of(rank, frame, step, what)
+                states[rank] = read_state_of(rank, frame, step, label)
         return states
 
     def finish(self) -> None:
@@ -187,9 +187,9 @@ class ElasticGroup:
         while self._follow_control("the end of the run"):
             pass
 
-    def _follow_control(self, what: str) -> bool:
-        """Waits for the next control frame of rank 0 and obeys it; False after STOP."""
-        kind = claimed_kind(self.transport.receive_control(what))
+    def _follow_control(self, label: str) -> bool:
+        """Waits for the next control frame of rank 0 and executes it; False after STOP."""
+        kind = claimed_kind(self.transport.receive_control(label))
         if kind == Kind.RECALL:
             self.recover()
         return kind != Kind.STOP
@@ -220,12 +220,12 @@ class ElasticGroup:
 
     def _report_progress(self) -> Verdict:
         frame = progress_frame(self._own_progress(), self.transport.epoch, self.rank)
-        self.transport.send_to(LEADER, frame, "where a rank stands")
+        self.transport.send_to(LEADER, frame, "the progress of a rank")
         while claimed_kind(frame := self.transport.receive_control("a verdict")) == Kind.RECALL:
             pass  # this rank has sent its progress already
         verdict = read_verdict(frame, self._ranks)
         if read_header(frame).step != self.transport.epoch + 1 or self.rank not in verdict.members:
-            raise TransportError(f"rank {self.rank} is not among the ranks that go on")
+            raise TransportError(f"rank {self.rank} is not among the ranks that continue")
         return verdict
 
     def _apply(self, verdict: Verdict) -> None:
@@ -243,14 +243,14 @@ class ElasticGroup:
     def _progress_of(self, rank: int) -> Bytes | None:
         """Returns the progress frame of a rank; None: it is dead."""
         while rank not in self.transport.progress:
-            if not self.transport.receive_from(rank, "where it stands,"):
+            if not self.transport.receive_from(rank, "the progress"):
                 return None
         return self.transport.progress.pop(rank)
 
-    def _state_of(self, rank: int, what: str) -> Bytes | None:
+    def _state_of(self, rank: int, label: str) -> Bytes | None:
         """Returns the state that a rank sent for a checkpoint; None: it is dead."""
         while not self.transport.states[rank]:
-            if rank not in self.members or not self.transport.receive_from(rank, what):
+            if rank not in self.members or not self.transport.receive_from(rank, label):
                 return None
             if self.transport.progress:
                 self.recover()  # the rank waits for a verdict before it sends its state

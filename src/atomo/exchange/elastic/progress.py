@@ -44,7 +44,7 @@ class Verdict:
     members: tuple[int, ...]
     """The ranks that continue."""
     first_step: int
-    """The first step whose images these members divide."""
+    """First step of which these members divide the images."""
     waiting: tuple[int, ...] = ()
     """The spares."""
 
@@ -62,7 +62,7 @@ def decide(
             part.
     """
     furthest = max(progress.values(), key=lambda rank: rank.done)
-    # The next step is open, so a new split can begin with the one after it at the earliest.
+    # The next step is open, so a new split begins with the step after it at the earliest.
     first = furthest.done + 2 if first_step is None else first_step
     return Verdict(furthest.done, furthest.reports, tuple(sorted(progress)), first, tuple(waiting))
 
@@ -82,14 +82,15 @@ def membership_notes(before: Sequence[int], verdict: Verdict, slots: int) -> Ite
         verdict: the verdict.
         slots: slots of the job.
     """
-    left, joined = {*before} & {*verdict.members}, {*verdict.members} - {*before}
+    survivors, joined = {*before} & {*verdict.members}, {*verdict.members} - {*before}
     from_then_on = f"from step {verdict.first_step} on"
-    for count, rank in enumerate(sorted({*before} - left), 1):
+    for count, rank in enumerate(sorted({*before} - survivors), 1):
         # Spares replace the dead in the order of their ranks.
         replaced = slots - len(before) + count <= len(joined) + len(verdict.waiting)
-        then = "a spare takes its place" if replaced else "share its part of each step"
+        consequence = "a spare takes its place" if replaced else "share its samples"
         yield (
-            f"rank {rank} is gone; {len(left)} of {slots} ranks continue, and {then} {from_then_on}"
+            f"rank {rank} is gone; {len(survivors)} of {slots} ranks continue, and {consequence} "
+            f"{from_then_on}"
         )
     for rank in sorted(joined):
         yield f"rank {rank}, a spare, takes part {from_then_on}"

@@ -21,7 +21,7 @@ class SampleSplit:
 
     def set_members(self, first: int, members: Sequence[int]) -> None:
         """Sets the members from a step on, in place of any earlier choice for those steps."""
-        early = {step: who for step, who in self._members_from.items() if step < first}
+        early = {step: sharers for step, sharers in self._members_from.items() if step < first}
         self._members_from = early | {first: tuple(members)}
 
     def members_at(self, step: int) -> tuple[int, ...]:
@@ -44,8 +44,8 @@ class SampleSplit:
         return balance_of(sharing, used), balance_of(self._images, images)
 
 
-def balance_of(asked: int, used: int) -> GradientCounts:
+def balance_of(due: int, used: int) -> GradientCounts:
     """Returns the counts of a step that waits for all living members: every gradient that was not
     used was lost.
     """
-    return GradientCounts(asked=asked, used=used, late=0, lost=asked - used, under_way=0)
+    return GradientCounts(asked=due, used=used, late=0, lost=due - used, under_way=0)

@@ -27,7 +27,7 @@ class SpareSlots:
         self.waiting = tuple(range(count, ranks))
         """The spares, lowest rank first."""
         self._ranks, self._min_workers, self._meeting_step = ranks, min_workers, 0
-        self._dead_spares: set[int] = set()  # who waited, and is gone, as this rank has heard
+        self._dead_spares: set[int] = set()  # dead spares that this rank knows of
 
     def apply(self, verdict: Verdict) -> None:
         """Takes spares and meeting step from a verdict."""
@@ -35,11 +35,11 @@ class SpareSlots:
 
     def check(self, members: Sequence[int]) -> None:
         """Raises TooFewWorkers if fewer ranks live than the minimum."""
-        left = {*members, *self.waiting}
-        if len(left) < self._min_workers:
-            dead = sorted({*range(self._ranks)} - left)
+        living = {*members, *self.waiting}
+        if len(living) < self._min_workers:
+            dead = sorted({*range(self._ranks)} - living)
             raise TooFewWorkers(
-                f"rank {dead} of {self._ranks} died, which leaves {len(left)}; --min-workers is "
+                f"rank {dead} of {self._ranks} died, which leaves {len(living)}; --min-workers is "
                 f"{self._min_workers}"
             )
 
@@ -65,7 +65,7 @@ class SpareSlots:
             fills: True if spares take slots now, as all members have met.
         """
         waiting = [rank for rank in self.waiting if rank not in self._dead_spares]
-        # No member can have passed the meeting step, whoever has died since.
+        # No member can have passed the meeting step, even if ranks died since.
         verdict = decide(progress, waiting, self._meeting_step if self._is_open(members) else None)
         enough = len(progress) + len(waiting) >= self._min_workers
         return fill_slots(verdict, self.count) if fills and enough else verdict

@@ -1,8 +1,8 @@
-"""Announcements: what a rank says of a bucket before, or together with, what it has encoded of it.
+"""Announcements: messages of a rank about a bucket, before or together with its encoded frame.
 
-Hooks average models of which ranks may use different parameters in a step. So each rank announces
-which parameters it used, or why it has nothing to send: then all ranks leave out what no rank used,
-and all ranks raise the same error.
+Hooks average models in which ranks may use different parameters in a step. So each rank announces
+the parameters that it used, or the reason why it sends none. All ranks then skip the parameters
+that no rank used, and all ranks raise the same error.
 """
 
 from collections.abc import Sequence
@@ -43,15 +43,15 @@ NOTHING = np.empty(0, np.uint8)
 
 
 class NotFinite(Diverged):
-    """A rank's gradient holds NaN or infinity. Every rank finds that out in the same bucket."""
+    """A rank's gradient holds NaN or infinity. Every rank detects this in the same bucket."""
 
 
 class AnnouncementKind(IntEnum):
     """Kinds of announcements."""
 
-    ENCODED = 0  # the parameters that were used, and their frame; no frame where none was
-    NOT_FINITE = 1  # the parameters whose gradient holds NaN or infinity
-    REFUSED = 2  # no parameters, and why the gradient could not be encoded: UTF-8
+    ENCODED = 0  # the used parameters, and their frame; no frame if none was used
+    NOT_FINITE = 1  # the parameters with NaN or infinity in their gradients
+    REFUSED = 2  # no parameters, and the encoding error as UTF-8
 
 
 @final
@@ -80,7 +80,7 @@ class Announced(Generic[T]):
 
 
 def write_announcement(kind: AnnouncementKind, marked: Sequence[bool], body: Bytes) -> Bytes:
-    """Returns the bytes of an announcement: never none."""
+    """Returns the bytes of an announcement, at least one."""
     bits = np.packbits(np.array(marked, bool))
     return np.concatenate([np.array([kind], np.uint8), bits, body])
 
@@ -89,7 +89,7 @@ def read_announcement(data: Bytes, parameters: int) -> Announcement:
     """Returns the inverse of `write_announcement`.
 
     Raises:
-        FrameError: it is no announcement about so many parameters.
+        FrameError: the bytes are no announcement about so many parameters.
     """
     size = 1 + -(-parameters // 8)
     if data.size < size or data[0] not in AnnouncementKind.__members__.values():
@@ -106,9 +106,9 @@ def read_announcements(messages: Sequence[Bytes], bucket: Bucket) -> list[Announ
 def announce(bucket: Bucket, usage: Usage, compressor: Compressor) -> tuple[Bytes, list[bool]]:
     """Returns an announcement without a body, and which parameters are to be encoded.
 
-    A parameter whose gradient is zero throughout takes no part where there is a memory: DDP hands
-    such gradients over for parameters that were not used, and throws away what comes back for one
-    that no rank used. So nothing of a memory may be sent with it.
+    With a memory, a parameter with a zero gradient is skipped. DDP passes zero gradients for unused
+    parameters, and discards the mean for a parameter that no rank used. A residual sent with such a
+    gradient would be lost.
     """
     names = [slot.name for slot in bucket.slots]
     if usage.not_finite:
@@ -123,9 +123,9 @@ def announce(bucket: Bucket, usage: Usage, compressor: Compressor) -> tuple[Byte
 def encode_used(
     bucket: Bucket, flat: Float[Tensor, " n"], step: int, usage: Usage, compressor: Compressor
 ) -> Announced[list[Any]]:
-    """Encodes the parameters of a bucket that this rank used; the payload of each part.
+    """Encodes the parameters of a bucket that this rank used.
 
-    What a codec refuses is announced too, so that all ranks raise it.
+    A codec's error is announced too, so that all ranks raise it.
     """
     announcement, used = announce(bucket, usage, compressor)
     if not any(used):
@@ -141,12 +141,12 @@ def encode_used(
 
 
 def all_encoded(announcements: Sequence[Announcement]) -> bool:
-    """Returns True if every rank has encoded what it used."""
-    return all(one.kind is AnnouncementKind.ENCODED for one in announcements)
+    """Returns True if every rank has encoded its used parameters."""
+    return all(announcement.kind is AnnouncementKind.ENCODED for announcement in announcements)
 
 
 def check_encoded(announcements: Sequence[Announcement], bucket: Bucket) -> None:
-    """Raises what kept a rank from encoding: the same error on all ranks.
+    """Raises the error that kept a rank from encoding; the same error on all ranks.
 
     Raises:
         NotFinite: a rank's gradient holds NaN or infinity.
@@ -163,7 +163,7 @@ def check_encoded(announcements: Sequence[Announcement], bucket: Bucket) -> None
 
 
 def cut_out(bucket: Bucket, part: Bucket, flat: Float[Tensor, " n"]) -> Float[Tensor, " m"]:
-    """Returns the flat gradient of some of a bucket's parameters, out of the bucket's."""
+    """Returns the flat gradient of some of a bucket's parameters."""
     if part is bucket:
         return flat
     slots = {slot.name: slot for slot in bucket.slots}
@@ -173,7 +173,7 @@ def cut_out(bucket: Bucket, part: Bucket, flat: Float[Tensor, " n"]) -> Float[Te
 def add_subset(
     bucket: Bucket, part: Bucket, decoded: Float[Tensor, " m"], out: Float[Tensor, " n"]
 ) -> None:
-    """Adds the mean of some of a bucket's parameters to where they lie in the bucket."""
+    """Adds the mean of some of a bucket's parameters at their places in the bucket."""
     slots = {slot.name: slot for slot in bucket.slots}
     for slot in part.slots:
         place = slots[slot.name]

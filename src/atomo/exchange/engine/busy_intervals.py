@@ -25,15 +25,15 @@ class BusyIntervals:
 
     def __or__(self, other: "BusyIntervals") -> "BusyIntervals":
         """Returns the intervals of both."""
-        both = BusyIntervals()
-        both._intervals = self._intervals + other._intervals
-        return both
+        union = BusyIntervals()
+        union._intervals = self._intervals + other._intervals
+        return union
 
     def covered_s(self, until: float = math.inf) -> float:
         """Returns the seconds in which any thread was busy, each counted once.
 
         Args:
-            until: a time of the performance counter; what comes later does not count.
+            until: a time of the performance counter; later intervals do not count.
         """
         covered, reached = 0.0, -math.inf
         for start, stop in sorted(self._intervals):

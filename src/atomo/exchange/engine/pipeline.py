@@ -1,7 +1,7 @@
 """The exchange of a step beside its backward pass.
 
 Threads encode, one thread sends, and one thread receives and decodes. Buckets are exchanged in the
-order of their numbers on all ranks, whatever the order in which a backward pass makes them.
+order of their numbers on all ranks; the backward pass may complete them in another order.
 """
 
 import math
@@ -33,14 +33,14 @@ __all__ = ["Averaged", "Pipeline", "Settled"]
 
 Averaged = Callable[[Bucket, Float[Tensor, " n"]], None]
 """Takes a bucket and its mean."""
-Place = Callable[[], AbstractContextManager[None]]
-"""Has a block compute on the side stream of a device."""
+EncodeContext = Callable[[], AbstractContextManager[None]]
+"""Returns a context in which a block computes on the side stream of a device."""
 
 
 @final
 @dataclass(frozen=True)
 class Settled:
-    """The times of a step on this rank, once its mean is there."""
+    """Times of a completed step on this rank."""
 
     encode_s: float
     decode_s: float
@@ -72,21 +72,21 @@ class BucketWork(StageWork[Any, Any]):
     bucket: Bucket
     flat: Float[Tensor, " n"]
     """Its gradient, which is scratch space."""
-    place: Place
+    context: EncodeContext
 
     def encode(self) -> Any:
         step = self.step
-        with step.encoding.busy(), self.place():
+        with step.encoding.busy(), self.context():
             return step.reduction.encode(self.bucket, self.flat, step.number)
 
     def exchange(self, encoded: Any) -> Any:
         step = self.step
-        with step.exchanging.busy(), self.place():
+        with step.exchanging.busy(), self.context():
             return step.reduction.exchange(self.bucket, encoded, step.number)
 
     def decode(self, received: Any) -> None:
         step, bucket = self.step, self.bucket
-        with step.exchanging.busy(), self.place():
+        with step.exchanging.busy(), self.context():
             mean = step.out[bucket.offset : bucket.offset + bucket.size]
             step.reduction.decode(bucket, received, step.number, mean)
             if step.averaged is not None:
@@ -105,14 +105,14 @@ class Pipeline(Communicator):
         threads: int = 1,
         averaged: Averaged | None = None,
     ) -> None:
-        """Makes a communicator.
+        """Creates a communicator.
 
         Args:
             collective: connects the ranks.
-            compressor: the one that `reduction` encodes with.
-            reduction: how one bucket is averaged.
-            threads: how many threads encode.
-            averaged: gets each bucket with its mean, in their order, in the thread that decodes.
+            compressor: the compressor of `reduction`.
+            reduction: averages one bucket.
+            threads: number of threads that encode.
+            averaged: called with each bucket and its mean, in order, in the thread that decodes.
         """
         self._collective, self._compressor, self._reduction = collective, compressor, reduction
         self._averaged = averaged
@@ -124,39 +124,39 @@ class Pipeline(Communicator):
         self._streams = SideStreams()
 
     def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
-        # The buckets may be some of a gradient's; `out` is for all of it.
+        # `buckets` may be a part of the gradient; `out` is the whole gradient.
         self._buckets = buckets
         self._step = PipelineStep(step, self._reduction, out, self._averaged)
         self._agreeing = any(bucket.agreeing for bucket in buckets)
         # A norm or a scale of the whole gradient must be known before any of it is encoded.
-        self._holds = self._agreeing or self._compressor.memory.needs_norm
+        self._needs_whole = self._agreeing or self._compressor.memory.needs_norm
         self._pushed: dict[int, Float[Tensor, " n"]] = {}
         self._submitted: list[Submission[Any, Any]] = []
         self._works: list[BucketWork] = []
-        self._before_s = self._collective.wait_s
+        self._wait_before_s = self._collective.wait_s
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._pushed[bucket.number] = flat
-        if not self._holds:
+        if not self._needs_whole:
             self._release()
 
     def average(self, report: Report) -> Exchanged:
-        asked = time.perf_counter()
+        call_time = time.perf_counter()
         settled = self.settle()
         full = replace(report, encode_s=settled.encode_s, wait_s=settled.wait_s)
         reports = tell(self._collective, self._step.number, full)
         busy = settled.busy
-        return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
+        return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(call_time))
 
     def settle(self) -> Settled:
-        """Waits until the mean of every bucket is there. Arguments and errors: `average`."""
-        return self._settled(self._release_whole() if self._holds else 0.0)
+        """Waits for the mean of every bucket. Arguments and errors as of `average`."""
+        return self._settled(self._release_whole() if self._needs_whole else 0.0)
 
     def come_to_rest(self) -> None:
-        """Waits until nothing of a step that was interrupted is under way.
+        """Waits until no work of an interrupted step is in progress.
 
         Raises:
-            CodecError: a codec cannot carry this rank's gradient.
+            CodecError: a codec cannot encode this rank's gradient.
         """
         wait([submission.encoded for submission in self._submitted])
         wait([submission.done for submission in self._submitted])
@@ -164,65 +164,64 @@ class Pipeline(Communicator):
             submission.encoded.result()
 
     def repeat(self) -> Settled:
-        """Exchanges anew what this rank has encoded for the step. Errors: those of `average`."""
+        """Exchanges the encoded buckets of the step again. Errors as of `average`."""
         self._streams.join()
         after = self._streams.after_current_stream
-        self._works = [replace(work, place=after(work.flat.device)) for work in self._works]
+        self._works = [replace(work, context=after(work.flat.device)) for work in self._works]
         for submission, work in zip(self._submitted, self._works, strict=True):
             self._stages.repeat(submission, work)
         return self._settled(0.0)
 
     def take_back(self) -> None:
-        """Gives the memory what was encoded for the step, which is never taken."""
+        """Gives the encoded buckets of an abandoned step back to the memory."""
         for submission, work in zip(self._submitted, self._works, strict=True):
             encoded = submission.encoded.result()
             self._reduction.take_back(work.bucket, encoded, work.flat.device)
 
     def _settled(self, agree_s: float) -> Settled:
-        """Waits for what was submitted.
+        """Waits for all submitted buckets.
 
         Args:
-            agree_s: how long this rank waited before, for the scales of others.
+            agree_s: seconds that this rank already waited for agreed scales.
         """
-        for submission in self._submitted:  # what this rank cannot encode is told first
+        for submission in self._submitted:  # this rank's own errors are raised first
             submission.encoded.result()
         for submission in self._submitted:
             submission.done.result()
         self._streams.join()
-        step, wait_s = self._step, self._collective.wait_s - self._before_s
+        step, wait_s = self._step, self._collective.wait_s - self._wait_before_s
         decode_s = step.exchanging.total_s() - (wait_s - agree_s)
         busy = step.encoding | step.exchanging
         return Settled(step.encoding.total_s(), decode_s, wait_s, busy)
 
     def _release(self) -> None:
-        """Submits the buckets whose turn it is."""
-        # The codec of this step may be another than when the gradients were laid out.
+        """Submits the complete buckets, as far as all buckets before them are complete."""
+        # `self._buckets` hold the codecs of this step; the pushed buckets may hold earlier codecs.
         for bucket in self._buckets[len(self._works) :]:
             flat = self._pushed.get(bucket.number)
             if flat is None:
                 return
-            place = self._streams.after_current_stream(
-                flat.device
-            )  # while the device goes on with the pass
-            work = BucketWork(self._step, bucket, flat, place)
+            # On a side stream, so that the device continues with the backward pass meanwhile.
+            context = self._streams.after_current_stream(flat.device)
+            work = BucketWork(self._step, bucket, flat, context)
             self._works.append(work)
             self._submitted.append(self._stages.submit(work))
 
     def _release_whole(self) -> float:
-        """Submits a whole gradient, once what must be known of all of it is.
+        """Computes the norm and the scales of a whole gradient, and submits its buckets.
 
         Returns:
-            The seconds that it waited for other ranks.
+            Seconds that this rank waited for other ranks.
         """
         norms = AsyncScalars(*(flat.norm() for flat in self._pushed.values())).values()
         self._compressor.memory.begin(math.hypot(*norms))
         if self._agreeing:
             self._agree()
         self._release()
-        return self._collective.wait_s - self._before_s
+        return self._collective.wait_s - self._wait_before_s
 
     def _agree(self) -> None:
-        """Has all ranks encode with the same scales, in one round for the whole gradient."""
+        """Agrees with all ranks on the scales, in one round for the whole gradient."""
         proposed: dict[str, float] = {}
         for bucket in self._buckets:
             proposed |= self._compressor.propose(bucket, self._pushed[bucket.number])

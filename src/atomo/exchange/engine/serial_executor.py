@@ -26,13 +26,13 @@ class SerialExecutor:
     """
 
     def __init__(self, name: str) -> None:
-        """Makes an executor whose thread has this name."""
+        """Creates an executor with a thread of this name."""
         self._name = name
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._started = False
 
     def submit(self, function: Callable[..., T], /, *args: Any) -> "Future[T]":
-        """Calls a function after all that was submitted before; the future has its result."""
+        """Queues a call after all earlier calls, and returns the future of its result."""
         future: Future[T] = Future()
         self._calls.put(partial(resolve, future, function, args))
         if not self._started:

@@ -1,8 +1,8 @@
 """The three stages of an exchange, which the buckets of a step pass one after the other.
 
-    encode     a gradient becomes what this rank sends
+    encode     a gradient becomes the message of this rank
     exchange   ranks send and receive
-    decode     what came becomes the mean
+    decode     the received messages become the mean
 
 Each stage has a thread of its own: one bucket is encoded while the bucket before it is on the
 links. Every stage takes the buckets in the order of their submission, so that all ranks exchange
@@ -34,11 +34,11 @@ class StageWork(ABC, Generic[Encoded, Received]):
 
     @abstractmethod
     def encode(self) -> Encoded:
-        """Returns what `exchange` takes."""
+        """Returns the encoded bucket, the argument of `exchange`."""
 
     @abstractmethod
     def exchange(self, encoded: Encoded) -> Received:
-        """Returns what `decode` takes."""
+        """Returns the received messages, the argument of `decode`."""
 
     @abstractmethod
     def decode(self, received: Received) -> None:
@@ -67,7 +67,7 @@ class Submission(Generic[Encoded, Received]):
 
 @final
 class StagePipeline:
-    """Takes works through the stages. An error ends its own work alone."""
+    """Runner of works through the stages. An error ends only its own work."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class StagePipeline:
         self._lock = Lock()
 
     def submit(self, work: StageWork[Encoded, Received]) -> Submission[Encoded, Received]:
-        """Takes a work through the stages, after all that was submitted before."""
+        """Submits a work to the stages, after all earlier submissions."""
         submission = Submission(work)
         with self._lock:
             self._waiting.append(submission)
@@ -102,7 +102,7 @@ class StagePipeline:
     def repeat(
         self, submission: Submission[Encoded, Received], work: StageWork[Encoded, Received]
     ) -> None:
-        """Exchanges again what a submission has encoded, for another work."""
+        """Exchanges the encoded bucket of a submission again, for another work."""
         submission.work, submission.done = work, Future()
         self._exchanger.submit(self._exchange, submission)
 

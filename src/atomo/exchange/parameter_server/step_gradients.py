@@ -8,7 +8,7 @@ from torch import Tensor
 
 from atomo.errors import FrameError, FrameFault
 from atomo.exchange.parameter_server.ordered_sum import OrderedSum
-from atomo.exchange.report import MOST_IMAGES, Report
+from atomo.exchange.report import MAX_IMAGES, Report
 from atomo.fusion import Bucket
 from atomo.wire import Bytes, unpack
 
@@ -51,7 +51,7 @@ class StepGradients:
         """Weight of each gradient in rank order, or one weight for all; known once closed."""
         self._buckets, self._out = buckets, out
         self._max_needed, self._late_counts = needed, late_counts
-        self._max_images = images or MOST_IMAGES
+        self._max_images = images or MAX_IMAGES
         self._step_workers = {*workers}  # workers that share its samples, without dead ones
         self._arrived: dict[int, dict[int, Bytes]] = {worker: {} for worker in workers}
         self._sum = self._new_sum()

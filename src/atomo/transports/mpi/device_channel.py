@@ -43,27 +43,27 @@ class MpiDeviceChannel(DeviceChannel):
         self._world = world
         self._pending: list[tuple[Any, Tensor]] = []
 
-    def send(self, to: int, values: Tensor, what: str) -> None:
+    def send(self, to: int, values: Tensor, label: str) -> None:
         # MPI does not know CUDA streams: without this, it would send values not yet computed.
         if uses_pinned_memory(values.device):
             module_of(values.device).current_stream(values.device).synchronize()
-        with TranslatedErrors(to, f"sending {what}"):
-            request = self._world.Isend([as_bytes(values), MPI.BYTE], to, tag_for(what))
+        with TranslatedErrors(to, f"sending {label}"):
+            request = self._world.Isend([as_bytes(values), MPI.BYTE], to, tag_for(label))
         self._pending.append((request, values))
 
-    def receive(self, source: int, values: Tensor, timeout_s: float, what: str) -> None:
-        with TranslatedErrors(source, f"waiting for {what}"):
-            request = self._world.Irecv([as_bytes(values), MPI.BYTE], source, tag_for(what))
+    def receive(self, source: int, values: Tensor, timeout_s: float, label: str) -> None:
+        with TranslatedErrors(source, f"waiting for {label}"):
+            request = self._world.Irecv([as_bytes(values), MPI.BYTE], source, tag_for(label))
             if not Deadline(timeout_s).poll(request.Test):
                 raise DeadlineExpired(
-                    f"rank {self._world.rank} waited {timeout_s:g} s for {what} of rank {source}; "
+                    f"rank {self._world.rank} waited {timeout_s:g} s for {label} of rank {source}; "
                     "see --timeout"
                 )
 
     def drain(self, timeout_s: float) -> None:
         if not Deadline(timeout_s).poll(self._all_left):
             raise DeadlineExpired(
-                f"rank {self._world.rank} waited {timeout_s:g} s for others to take what was sent"
+                f"rank {self._world.rank} waited {timeout_s:g} s for other ranks to receive tensors"
             )
 
     def _all_left(self) -> bool:
@@ -77,6 +77,6 @@ def as_bytes(values: Tensor) -> Tensor:
     return values.detach().view(-1).view(torch.uint8)
 
 
-def tag_for(what: str) -> int:
+def tag_for(label: str) -> int:
     """Hashes a message name to its MPI tag."""
-    return xxhash.xxh32_intdigest(what.encode()) % TAG_COUNT
+    return xxhash.xxh32_intdigest(label.encode()) % TAG_COUNT

@@ -2,7 +2,7 @@
 
 Frames are made on hosts: the encoded data of a GPU arrives there through pinned memory, is
 compressed and checksummed, and is checked before any of it reaches another GPU. A CUDA-aware
-library therefore helps dense sums only, in jobs without a master. The user is told once.
+library therefore helps dense sums only, in jobs without a master. A line to the user says so once.
 """
 
 import ctypes

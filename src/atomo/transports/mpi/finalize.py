@@ -20,8 +20,8 @@ __all__ = ["all_alive_arrived"]
 
 
 def all_alive_arrived(world: MPI.Intracomm) -> bool:
-    """Waits until all living ranks have arrived; returns True if no rank died. Rank 0 decides and
-    tells the others, since ranks that decided alone could differ.
+    """Waits until all living ranks have arrived; returns True if no rank died. Rank 0 decides for
+    all ranks, since separate decisions could differ.
 
     Args:
         world: all ranks, with no message under way among them.
@@ -54,7 +54,7 @@ def take(word: Bytes, sources: Iterable[int], world: MPI.Intracomm) -> list[int]
     def has_come(source: int) -> bool:
         try:
             Deadline(FOREVER_S).poll(lambda: world.Iprobe(source))
-            world.Recv(word, source)  # at once: after the sender's death this would fail
+            world.Recv(word, source)  # without delay: after the sender's death this would fail
         except MPI.Exception as error:
             if not is_peer_failure(error):
                 raise

@@ -20,7 +20,7 @@ FAILED: Final = (75, 76)
 @final
 @dataclass(frozen=True)
 class Outgoing:
-    """A part of a message whose send is not complete."""
+    """A part of a message with an incomplete send."""
 
     request: MPI.Request
     data: Bytes
@@ -62,8 +62,8 @@ def is_peer_failure(error: MPI.Exception) -> bool:
 class TranslatedErrors:
     """A context that turns MPI errors into errors of this package."""
 
-    def __init__(self, peer: int | None, doing: str) -> None:
-        self._peer, self._doing = peer, doing
+    def __init__(self, peer: int | None, action: str) -> None:
+        self._peer, self._action = peer, action
 
     def __enter__(self) -> None:
         """Does nothing."""
@@ -71,5 +71,5 @@ class TranslatedErrors:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, MPI.Exception):
             if is_peer_failure(error):
-                raise PeerLost(-1 if self._peer is None else self._peer, self._doing) from error
-            raise TransportError(f"MPI failed while {self._doing}: {error}") from error
+                raise PeerLost(-1 if self._peer is None else self._peer, self._action) from error
+            raise TransportError(f"MPI failed while {self._action}: {error}") from error

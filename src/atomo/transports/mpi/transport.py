@@ -1,7 +1,7 @@
 """A rank of an MPI job.
 
 No call blocks inside MPI: every operation is started, then tested until its deadline, because a
-rank inside a blocking call can neither report what it waits for nor be interrupted.
+rank inside a blocking call can neither report the awaited message nor be interrupted.
 """
 
 import os
@@ -36,7 +36,7 @@ __all__ = ["MpiTransport"]
 
 # Bytes of one part between hosts. Over TCP, Open MPI sends a message of up to 64 kB, header
 # included, as soon as the link is free. For a longer one it first asks the receiver, and the answer
-# waits behind everything that the link still carries in that direction: with data in both
+# waits for everything that the link still carries in that direction: with data in both
 # directions, dense gradients took 1.7 times as long.
 PART_BYTES: Final = 60_000
 IDLE_POLL_S: Final = 0.02  # between two polls of a rank that idles; lower => a busier core
@@ -88,28 +88,30 @@ class MpiTransport(Transport):
 
     def open_device_channels(self, timeout_s: float) -> None:
         # On all ranks or on none: hosts may have different libraries.
-        mine, least = (np.array([aware], np.uint8) for aware in (is_cuda_aware() is True, False))
-        request = self._world.Iallreduce(mine, least, MPI.MIN)
+        aware_here, all_aware = (
+            np.array([aware], np.uint8) for aware in (is_cuda_aware() is True, False)
+        )
+        request = self._world.Iallreduce(aware_here, all_aware, MPI.MIN)
         if not Deadline(timeout_s).poll(request.Test):
             raise DeadlineExpired(
-                f"rank {self.rank} waited {timeout_s:g} s for all ranks to say what MPI they have"
+                f"rank {self.rank} waited {timeout_s:g} s for all ranks to report their MPI library"
             )
-        if least[0]:
+        if all_aware[0]:
             self._device_channel = MpiDeviceChannel(self._duplicate(timeout_s))
 
     def device_channel(self, device: torch.device) -> MpiDeviceChannel | None:
         return self._device_channel if device.type == "cuda" else None
 
-    def send(self, to: int, data: Bytes, what: str) -> None:
-        check_message(to, self.size, data, what)
+    def send(self, to: int, data: Bytes, label: str) -> None:
+        check_message(to, self.size, data, label)
         if self._dead.is_ignored(to):
             return
         self._reap_sends()
         if to in self._dead:
-            raise PeerLost(to, f"sending {what}")
+            raise PeerLost(to, f"sending {label}")
         size = MAX_CHUNK_BYTES if to in self._host_ranks else PART_BYTES
         last = max(0, data.size - 1) // size
-        with TranslatedErrors(to, f"sending {what}"):
+        with TranslatedErrors(to, f"sending {label}"):
             for place in range(last + 1):
                 part = data[place * size : (place + 1) * size]
                 tag = LAST_PART if place == last else MORE_PARTS
@@ -118,22 +120,22 @@ class MpiTransport(Transport):
                 )
         self.sent_bytes += data.size
 
-    def receive(self, source: int | None, timeout_s: float, what: str) -> Message:
-        return self._receive_tensor(source, Deadline(timeout_s), timeout_s, what)
+    def receive(self, source: int | None, timeout_s: float, label: str) -> Message:
+        return self._receive_tensor(source, Deadline(timeout_s), timeout_s, label)
 
-    def wait_idle(self, source: int, what: str) -> Message:
+    def wait_idle(self, source: int, label: str) -> Message:
         deadline = Deadline(FOREVER_S, IDLE_POLL_S)
-        return self._receive_tensor(source, deadline, FOREVER_S, what)
+        return self._receive_tensor(source, deadline, FOREVER_S, label)
 
     def _receive_tensor(
-        self, source: int | None, deadline: Deadline, timeout_s: float, what: str
+        self, source: int | None, deadline: Deadline, timeout_s: float, label: str
     ) -> Message:
-        doing = f"waiting for {what}"
-        with TranslatedErrors(source, doing):
-            message = deadline.poll(lambda: self._arrived(source, doing))
+        action = f"waiting for {label}"
+        with TranslatedErrors(source, action):
+            message = deadline.poll(lambda: self._arrived(source, action))
         if message is None:
             raise DeadlineExpired(
-                f"rank {self.rank} waited {timeout_s:g} s for {what}; see --timeout"
+                f"rank {self.rank} waited {timeout_s:g} s for {label}; see --timeout"
             )
         self.received_bytes += message.data.size
         return message
@@ -142,7 +144,7 @@ class MpiTransport(Transport):
         if not Deadline(timeout_s).poll(lambda: not self._reap_sends()):
             late = sorted({send.to for send in self._pending})
             raise DeadlineExpired(
-                f"rank {self.rank} waited {timeout_s:g} s for rank {late} to take what was sent"
+                f"rank {self.rank} waited {timeout_s:g} s for rank {late} to receive messages"
             )
         if self._undelivered:
             raise PeerLost(min(self._undelivered), "sending to it")
@@ -198,25 +200,25 @@ class MpiTransport(Transport):
         return True
 
     def cpu_time_s(self, rank: int) -> float | None:
-        known = self._processes is not None and rank in self._local_processes
-        return cpu_time_s(self._processes[rank]) if self._processes and known else None
+        is_local = self._processes is not None and rank in self._local_processes
+        return cpu_time_s(self._processes[rank]) if self._processes and is_local else None
 
     def set_remote_fence(self, ask: Callable[[int, int, int, bool], None]) -> None:
         self._remote_fence = ask
 
-    def _arrived(self, source: int | None, doing: str) -> Message | None:
+    def _arrived(self, source: int | None, action: str) -> Message | None:
         """Returns the first message of a rank, or of any rank, if all its parts have arrived."""
         self._post_receives()
         earlier: set[int] = set()  # ranks with an earlier message, which no later one overtakes
         for index, incoming in enumerate(self._incoming):
-            wanted = source in (None, incoming.source) and incoming.source not in earlier
-            if wanted and self._unless_torn(incoming, incoming.is_whole):
+            is_candidate = source in (None, incoming.source) and incoming.source not in earlier
+            if is_candidate and self._unless_torn(incoming, incoming.is_whole):
                 del self._incoming[index]
                 return Message(incoming.source, incoming.data())
             earlier.add(incoming.source)
         lost = self._dead.dead_peer(source)
         if lost is not None:
-            raise PeerLost(lost, doing)
+            raise PeerLost(lost, action)
         return None
 
     def _post_receives(self) -> None:

@@ -63,7 +63,7 @@ ONE = '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 @pytest.mark.parametrize(
     ("head", "told"),
     [
-        ("", "a file of tensors of 16 bytes, with a head of 0"),
+        ("", "a file of tensors of 16 bytes with a head of 0"),
         ("{", "is no JSON: "),
         ("[" * 100_000, "is no JSON: "),
         ("[]", "does not name them"),
@@ -90,7 +90,7 @@ def test_what_a_stranger_says_is_checked(head, told):
 
 @pytest.mark.parametrize("data", [b"", bytes(7), b"\xff" * 8, b"\x09" + bytes(15)])
 def test_a_head_that_is_not_there_is_named(data):
-    with pytest.raises(FrameError, match=rf"a file of tensors of {len(data)} bytes, whose head"):
+    with pytest.raises(FrameError, match=rf"a file of tensors of {len(data)} bytes with a head"):
         read_tensor_file(np.frombuffer(bytearray(data), np.uint8))
 
 

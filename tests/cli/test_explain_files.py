@@ -193,7 +193,9 @@ def test_a_file_of_another_network_is_told_from_it(tmp_path: Path) -> None:
     given = {"network": "FC", "dataset": "Digits", "batch_size": 4, "repetitions": 1}
     with pytest.raises(ConfigError, match=r"none such in the network|missing in the file"):
         profile_of(ExplainOptions(**given, gradient=str(path)))
-    with pytest.raises(ConfigError, match=r"the network has no odd.*give those that it is of"):
+    with pytest.raises(
+        ConfigError, match=r"the network has no odd.*give the network and data set of the file"
+    ):
         profile_of(ExplainOptions(**given, weights=str(path)))
 
 

@@ -138,8 +138,14 @@ def test_a_learning_rate_that_grows_beyond_float32_is_refused_before_the_first_s
         ("--svd-rank=-1", r"--svd-rank must be at least 0, got -1"),
         ("--num-aggregate=3", r"--num-aggregate 3: .* 2 workers \(--n 3 less the master\)"),
         ("--num-aggregate=-1", r"give 1\.\.2, or 0 for all"),
-        ("--spares=1 --comm-type=PowerSGD", r"--spares 1: with --comm-type PowerSGD nobody takes"),
-        ("--spares=1 --comm-type=Allgather --hierarchical=2", r"Allgather --hierarchical 2 nobody"),
+        (
+            "--spares=1 --comm-type=PowerSGD",
+            r"--spares 1: with --comm-type PowerSGD a spare cannot",
+        ),
+        (
+            "--spares=1 --comm-type=Allgather --hierarchical=2",
+            r"Allgather --hierarchical 2 a spare",
+        ),
         ("--lr=0", r"--lr must be above 0, got 0"),
         ("--lr=nan", r"--lr must be above 0, got nan"),
         ("--momentum=nan", r"--momentum must be at least 0, got nan"),
@@ -205,7 +211,9 @@ def test_unknown_names_get_the_nearest_and_all_known_ones(words, message):
 
 def test_spares_are_refused_beside_a_scale_that_all_ranks_agree_on():
     words = "--spares=1", "--code=terngrad(scale=shared)"
-    with pytest.raises(ConfigError, match=r"--spares 1: .* terngrad\(.*, on whose scale all ranks"):
+    with pytest.raises(
+        ConfigError, match=r"--spares 1: .* terngrad\(.*, which needs a scale that all ranks"
+    ):
         read(*words, "--comm-type=Allgather").resolved()
     assert read(*words).resolved().spares == read(*words[:1], "--comm-type=Allreduce").spares == 1
 

@@ -119,9 +119,7 @@ def test_throughput_says_what_of_a_run_it_sets_itself(name):
 
 
 def test_a_codec_that_serves_in_no_step_is_refused_and_the_schedule_is_what_is_trained():
-    with pytest.raises(
-        ConfigError, match=r"--code qsgd serves in no step: --code-schedule '0: sgd"
-    ):
+    with pytest.raises(ConfigError, match=r"no step uses --code qsgd: --code-schedule '0: sgd"):
         notes_of("--code=qsgd", "--code-schedule=0: sgd")
     assert notes_of("--code=qsgd", "--code-schedule=0: sgd; 2: qsgd") == []
     assert notes_of("--code=qsgd", "--code-schedule=2: sgd") == []

@@ -37,7 +37,7 @@ def test_a_run_without_a_folder_gets_a_new_one_that_says_what_it_is(tmp_path):
 
 def test_runs_that_start_in_the_same_second_get_folders_of_their_own():
     settings = resolve_settings(Settings())
-    folders = [claim_folder(settings, given=False).train_dir for _ in range(3)]
+    folders = [claim_folder(settings, is_named=False).train_dir for _ in range(3)]
     assert folders == [settings.train_dir, f"{settings.train_dir}-2", f"{settings.train_dir}-3"]
     assert all(not list(Path(folder).iterdir()) for folder in folders)
 
@@ -47,7 +47,7 @@ def test_starting_anew_loses_nothing(tmp_path, capsys):
         (tmp_path / "x").mkdir()
         (tmp_path / "x" / str(number)).touch()
         settings = claim_folder(
-            resolve_settings(Settings(train_dir="x", resume="never")), given=True
+            resolve_settings(Settings(train_dir="x", resume="never")), is_named=True
         )
         assert settings.resume == "never"
     names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
@@ -71,7 +71,7 @@ def test_a_folder_that_an_evaluator_uses_is_not_set_aside(tmp_path):
     (tmp_path / "x").mkdir()
     settings = resolve_settings(Settings(train_dir="x", resume="never"))
     with own(tmp_path / "x", EVALUATOR), pytest.raises(FolderTaken, match="another evaluator"):
-        claim_folder(settings, given=True)
+        claim_folder(settings, is_named=True)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 

@@ -84,7 +84,7 @@ def test_what_is_no_allocation_is_told(inside, tmp_path, monkeypatch):
     )  # a shell of salloc
     with pytest.raises(ConfigError, match=r"counts 3 nodes.*h\[1-2\], has 2"):
         allocated_hosts({**os.environ, "SLURM_TASKS_PER_NODE": "1(x3)"})
-    with pytest.raises(ConfigError, match="--hostfile hosts and --slurm each say"):
+    with pytest.raises(ConfigError, match="--hostfile hosts and --slurm both name"):
         Settings(hostfile="hosts", slurm=True)
     expand_node_list.cache_clear()
     answer(tmp_path, "echo fatal: no configuration >&2; exit 1")

@@ -16,7 +16,13 @@ from atomo.launch.verdict import Observations, training_exit_code
 from atomo.training.job.events import Ended, Failed, Met, to_json
 
 BEFORE = Observations(
-    failed=None, ended=False, met=False, complained=False, told=False, overdue=False, mpi_args=""
+    failed=None,
+    ended=False,
+    met=False,
+    complained=False,
+    ended_by_launcher=False,
+    overdue=False,
+    mpi_args="",
 )
 TRAINING = replace(BEFORE, met=True)
 OVER = replace(TRAINING, ended=True)
@@ -81,7 +87,7 @@ def test_an_mpirun_that_refuses_its_arguments_is_an_error_of_settings(code, tmp_
 def test_a_daemon_or_a_rank_that_is_lost_early_is_none(code):
     assert training_exit_code(code, BEFORE) == (code, "")
     assert training_exit_code(213, TRAINING) == (213, "")
-    assert training_exit_code(213, replace(BEFORE, told=True)) == (213, "")
+    assert training_exit_code(213, replace(BEFORE, ended_by_launcher=True)) == (213, "")
 
 
 @pytest.mark.parametrize("code", [1, 14, 255])

@@ -237,7 +237,7 @@ def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(comm_type, tmp_pat
         ),
         (
             {"comm_type": "Allgather", "down": "updates"},
-            r"--down updates: with --comm-type Allgather nothing comes down",
+            r"--down updates: with --comm-type Allgather no master sends weights",
         ),
         (
             {"comm_type": "PowerSGD", "code": "topk"},

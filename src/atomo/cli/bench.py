@@ -94,11 +94,13 @@ def main(words: Sequence[str]) -> int:
     specs = [spec for spec in options.code.split(";") if spec.strip()] or list(CODECS)
     codecs = [make_codec(spec) for spec in specs]
     gradient = read_gradient(options)
-    found = [measure_codec(codec, gradient, options.repetitions) for codec in codecs]
+    measurements = [measure_codec(codec, gradient, options.repetitions) for codec in codecs]
     if options.json:
-        sys.stdout.writelines(json.dumps(asdict(one)) + "\n" for one in found)
+        sys.stdout.writelines(
+            json.dumps(asdict(measurement)) + "\n" for measurement in measurements
+        )
     else:
-        report_console().print(table(found))
+        report_console().print(table(measurements))
         sys.stdout.write(LEGEND)
     return 0
 
@@ -117,21 +119,21 @@ def read_gradient(options: BenchOptions) -> dict[str, Tensor]:
     return load_gradient(Path(options.tensor), "--tensor")
 
 
-def table(found: Sequence[Measurement]) -> Table:
+def table(measurements: Sequence[Measurement]) -> Table:
     """Returns one row a codec."""
-    first = found[0]
-    copy_ms = 1e3 * min(one.copy_s for one in found)
+    first = measurements[0]
+    copy_ms = 1e3 * min(row.copy_s for row in measurements)
     sizes = f"{first.entries:,} entries, {first.dense_entries:,} of them dense"
     out = Table(title=f"{sizes}; a copy takes {copy_ms:.2f} ms")
     for column in ("codec", "encode / copy", "decode+add / copy", "bytes", "bits/entry", "error"):
         out.add_column(column, justify="left" if column == "codec" else "right")
-    for one in found:
+    for row in measurements:
         out.add_row(
-            one.spec,
-            f"{one.encode_ratio:.1f}",
-            f"{one.decode_ratio:.2f}",
-            f"{one.frame_bytes:,}",
-            f"{one.bits_per_entry:.3f}",
-            f"{one.relative_error:.3f}",
+            row.spec,
+            f"{row.encode_ratio:.1f}",
+            f"{row.decode_ratio:.2f}",
+            f"{row.frame_bytes:,}",
+            f"{row.bits_per_entry:.3f}",
+            f"{row.relative_error:.3f}",
         )
     return out

@@ -57,17 +57,19 @@ def main(words: Sequence[str]) -> int:
     options = with_enclosing_run(parse_options(words))
     scenario, measured = (predict_from_probe if options.probe else measure_here)(options)
     errors = errors_on(options, scenario.profile) if options.real_gradient else {}
-    found = sorted(compare(scenario, measured, errors), key=lambda one: one.step_s)
+    comparisons = sorted(
+        compare(scenario, measured, errors), key=lambda comparison: comparison.step_s
+    )
     if options.json:
-        sys.stdout.write(json.dumps(document(options, scenario, found), indent=2) + "\n")
+        sys.stdout.write(json.dumps(document(options, scenario, comparisons), indent=2) + "\n")
     else:
-        report_console(WIDTH).print(table(scenario, found, options))
-        sys.stdout.write(visible(verdict(found, options)))
+        report_console(WIDTH).print(table(scenario, comparisons, options))
+        sys.stdout.write(visible(verdict(comparisons, options)))
         sys.stdout.writelines(
             f"Without {name}: {why}.\n" for name, why in skipped_communicators(options).items()
         )
     if options.png:
-        draw(options.png, scenario, fastest_methods(measured, found))
+        draw(options.png, scenario, fastest_methods(measured, comparisons))
     return 0
 
 
@@ -105,12 +107,12 @@ def measure_here(options: ExplainOptions) -> tuple[Scenario, Measured]:
 
 def predict_from_probe(options: ExplainOptions) -> tuple[Scenario, Measured]:
     """Predicts the job that a probe measured: its figures include what ranks of a host share."""
-    found = obtain_probe(options, [*codec_reductions(options)])
-    asked = {*codec_reductions(options)}
-    return found.scenario(options.workers, options.link), [
+    probe = obtain_probe(options, [*codec_reductions(options)])
+    requested = {*codec_reductions(options)}
+    return probe.scenario(options.workers, options.link), [
         (costs, name)
-        for reduction, costs in found.costs
-        if (costs.spec, reduction) in asked
+        for reduction, costs in probe.costs
+        if (costs.spec, reduction) in requested
         for name in communicators_of(options, costs.spec, reduction)
     ]
 

@@ -27,18 +27,18 @@ def main(words: Sequence[str]) -> int:
     torch.set_num_threads(options.threads)
     keep_freed_memory()
     transport = connect("mpi")
-    found = measure_communicators(options, transport)
+    probe = measure_communicators(options, transport)
     if transport.rank == 0:
-        write_probe(Path(options.probe), subject_of(options, transport.size), found)
+        write_probe(Path(options.probe), subject_of(options, transport.size), probe)
     return 0
 
 
 def measure_communicators(options: ExplainOptions, transport: Transport) -> Probe:
     """Measures all communicators with all ranks together."""
     job = make_job(canonical_settings(settings_of(options, transport.size)), transport.size)
-    ways = [(make_codec(code), reduction) for code, reduction in codec_reductions(options)]
+    methods = [(make_codec(code), reduction) for code, reduction in codec_reductions(options)]
     return probe_job(
-        job, transport, torch.device("cpu"), ways, options.repetitions, comm_types=COMM_TYPES
+        job, transport, torch.device("cpu"), methods, options.repetitions, comm_types=COMM_TYPES
     )
 
 

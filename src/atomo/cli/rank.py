@@ -59,11 +59,11 @@ def split_options(words: Sequence[str]) -> tuple[str, list[str]]:
     own = Parser(prog="atomo rank", add_help=False, allow_abbrev=False)
     own.add_argument("--transport", default="mpi")
     own.add_argument("--spares", type=int, default=0)
-    known, others = own.parse_known_args(words)
-    size = launched_size(known.transport)
-    counts = [f"--n={int(size) - known.spares}"] if size else []
-    spares = [f"--spares={known.spares}"] if known.spares else []
-    return known.transport, [*counts, *spares, *others]
+    parsed, run_options = own.parse_known_args(words)
+    size = launched_size(parsed.transport)
+    counts = [f"--n={int(size) - parsed.spares}"] if size else []
+    spares = [f"--spares={parsed.spares}"] if parsed.spares else []
+    return parsed.transport, [*counts, *spares, *run_options]
 
 
 def event_printer(as_json: bool, settings: Settings) -> Callable[[Event], None]:

@@ -67,17 +67,17 @@ Run = Callable[[Settings], int]
 
 def main(words: Sequence[str]) -> int:
     """Runs the trials that are not done yet, and prints all."""
-    axes, rest = axes_of(words)
-    base = parse_cli_settings(rest, "sweep", DESCRIPTION)
+    axes, fixed = axes_of(words)
+    base = parse_cli_settings(fixed, "sweep", DESCRIPTION)
     if not axes:
         raise ConfigError("no option has several values; give some, as in --lr 2^-7..2^-1")
     folder = Path(base.settings.train_dir or default_folder(base.settings, base.name))
     grid = {point_name(point): point for point in grid_points(axes)}
-    trials_given = {name: trial_arguments(rest, point) for name, point in grid.items()}
+    trials_given = {name: trial_arguments(fixed, point) for name, point in grid.items()}
     check_grid(trials_given, caution("sweep"))
-    planned = {name: place_trial(one, folder, name) for name, one in trials_given.items()}
+    planned = {name: place_trial(trial, folder, name) for name, trial in trials_given.items()}
     metric = make_task(base.settings.task).metrics[0]
-    code, trials = run_trials(planned, folder, lambda one: run_trial(one, QuietDisplay()))
+    code, trials = run_trials(planned, folder, lambda trial: run_trial(trial, QuietDisplay()))
     if trials:
         report_console(120).print(results_table(trials, metric))
     if not code:
@@ -127,11 +127,11 @@ def checked_trial(name: str, settings: Settings) -> Settings:
         ConfigError: a setting does not hold; the message names the trial.
     """
     try:
-        found = resolve_settings(settings)
-        mpirun_command(found, to_arguments(found))
+        resolved = resolve_settings(settings)
+        mpirun_command(resolved, to_arguments(resolved))
     except ConfigError as error:
         raise ConfigError(f"{name}: {error}") from error
-    return found
+    return resolved
 
 
 def check_grid(trials: Mapping[str, CliSettings], report: Callable[[str], object]) -> None:
@@ -157,13 +157,13 @@ def check_grid(trials: Mapping[str, CliSettings], report: Callable[[str], object
 
 def matches_settings(text: str, settings: Settings) -> bool:
     """True if what lies in the folder of a trial, if anything, is of these very settings."""
-    kept = present(Path(settings.train_dir) / SETTINGS_FILE, read_whole, 0.0, time.sleep)
-    return kept is None or kept.decode(errors="replace") == text
+    stored = present(Path(settings.train_dir) / SETTINGS_FILE, read_whole, 0.0, time.sleep)
+    return stored is None or stored.decode(errors="replace") == text
 
 
-def trial_settings(rest: Sequence[str], point: Mapping[str, str], folder: Path) -> Settings:
+def trial_settings(fixed: Sequence[str], point: Mapping[str, str], folder: Path) -> Settings:
     """Returns the settings of one point of the grid."""
-    return place_trial(trial_arguments(rest, point), folder, point_name(point))
+    return place_trial(trial_arguments(fixed, point), folder, point_name(point))
 
 
 def place_trial(trial: CliSettings, folder: Path, name: str) -> Settings:
@@ -171,10 +171,12 @@ def place_trial(trial: CliSettings, folder: Path, name: str) -> Settings:
     return replace(trial.settings, train_dir=str(folder / name))
 
 
-def trial_arguments(rest: Sequence[str], point: Mapping[str, str]) -> CliSettings:
+def trial_arguments(fixed: Sequence[str], point: Mapping[str, str]) -> CliSettings:
     """Returns what one point of the grid gives, as a command line of its own would."""
-    evaluator = [] if any(word.startswith("--evaluator") for word in rest) else ["--evaluator=none"]
-    words = [*rest, *evaluator, *(f"{option}={value}" for option, value in point.items())]
+    evaluator = (
+        [] if any(word.startswith("--evaluator") for word in fixed) else ["--evaluator=none"]
+    )
+    words = [*fixed, *evaluator, *(f"{option}={value}" for option, value in point.items())]
     return parse_cli_settings(words, "sweep", DESCRIPTION)
 
 
@@ -186,8 +188,8 @@ def point_name(point: Mapping[str, str]) -> str:
 
 def default_folder(settings: Settings, name: str) -> Path:
     """Returns one that the same command finds again."""
-    what = name or f"{settings.network}-{settings.dataset}".lower()
-    return Path("runs") / f"sweep-{what}"
+    label = name or f"{settings.network}-{settings.dataset}".lower()
+    return Path("runs") / f"sweep-{label}"
 
 
 def print_trial(trial: SweepTrial) -> None:

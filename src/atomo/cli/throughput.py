@@ -92,18 +92,18 @@ class Speed:
 
 def main(words: Sequence[str]) -> int:
     """Measures and prints."""
-    plan, rest = plan_steps(words)
-    run = parse_cli_settings(["--dataset=Noise", *rest], "throughput", DESCRIPTION)
+    plan, run_options = plan_steps(words)
+    run = parse_cli_settings(["--dataset=Noise", *run_options], "throughput", DESCRIPTION)
     run.check(caution("throughput"), EFFECTS)
     base = run.settings
     resolve_settings(base)  # what is wrong with it is said now, not when the dense run is over
-    found = []
+    speeds = []
     for settings in compared_runs(base):
         code, steps = run_job(settings, plan.steps)
         if code:
             return code
-        found.append(speed(given_codecs(settings), steps, plan))
-    report_console(120).print(table(found, base))
+        speeds.append(speed(given_codecs(settings), steps, plan))
+    report_console(120).print(table(speeds, base))
     return 0
 
 
@@ -124,11 +124,11 @@ def plan_steps(words: Sequence[str]) -> tuple[MeasuredSteps, list[str]]:
     """Returns the numbers of steps to measure, and the options of the run."""
     own = Parser(prog="atomo throughput", add_help=False, allow_abbrev=False,
                  argument_default=argparse.SUPPRESS)  # fmt: skip
-    names = [flag(one.name) for one in fields(MeasuredSteps)]
+    names = [flag(field.name) for field in fields(MeasuredSteps)]
     for name in names:
         own.add_argument(name, type=number_converter(int, "a whole number"))
-    known, rest = own.parse_known_args(translate_spellings(words, names))
-    return MeasuredSteps(**vars(known)), rest
+    parsed, run_options = own.parse_known_args(translate_spellings(words, names))
+    return MeasuredSteps(**vars(parsed)), run_options
 
 
 def run_job(settings: Settings, steps: int) -> tuple[int, list[StepDone]]:
@@ -150,10 +150,10 @@ def speed(code: str, steps: Sequence[StepDone], plan: MeasuredSteps) -> Speed:
     """
     if len(steps) < plan.steps:
         raise ConfigError(f"the run had {len(steps)} steps; the plan needs {plan.steps}")
-    counted, many = steps[plan.num_warmup_batches :], plan.num_batches_per_iter
-    rates = [rate(counted[many * i : many * (i + 1)]) for i in range(plan.num_iters)]
+    counted, batches = steps[plan.num_warmup_batches :], plan.num_batches_per_iter
+    rates = [rate(counted[batches * i : batches * (i + 1)]) for i in range(plan.num_iters)]
     mean = sum(rates) / len(rates)
-    deviation = math.sqrt(sum((one - mean) ** 2 for one in rates) / len(rates))
+    deviation = math.sqrt(sum((rate_ - mean) ** 2 for rate_ in rates) / len(rates))
     sent = sum(step.up_bytes for step in counted) / len(counted)
     return Speed(code, mean, SURE * deviation, sent)
 
@@ -163,18 +163,18 @@ def rate(steps: Sequence[StepDone]) -> float:
     return sum(s.images_per_s * s.step_s for s in steps) / sum(s.step_s for s in steps)
 
 
-def table(found: Sequence[Speed], settings: Settings) -> Table:
+def table(speeds: Sequence[Speed], settings: Settings) -> Table:
     """Prints one row for each run."""
     out = Table(title=f"{settings.network}, {settings.workers} workers x {settings.share_of_step}")
     for column in ("code", "images/s", "images/s a worker", "to dense", "sent/step"):
         out.add_column(column, justify="left" if column == "code" else "right")
-    for one in found:
+    for row in speeds:
         workers = settings.workers
         out.add_row(
-            one.code,
-            f"{one.mean:.1f} +- {one.spread:.1f}",
-            f"{one.mean / workers:.1f} +- {one.spread / workers:.1f}",
-            f"{one.mean / found[0].mean:.2f}x",
-            bytes_text(one.sent_bytes),
+            row.code,
+            f"{row.mean:.1f} +- {row.spread:.1f}",
+            f"{row.mean / workers:.1f} +- {row.spread / workers:.1f}",
+            f"{row.mean / speeds[0].mean:.2f}x",
+            bytes_text(row.sent_bytes),
         )
     return out

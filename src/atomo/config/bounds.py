@@ -1,4 +1,4 @@
-"""The range of each number among the settings of a run."""
+"""Ranges of the numeric settings of a run."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""Rules of communicators: roles of processes, and the settings that each can be used with."""
+"""Rules of communicators: roles of processes, and the settings that a communicator accepts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -30,16 +30,16 @@ __all__ = [
 
 
 def has_master(comm_type: str) -> bool:
-    """True if rank 0 owns the weights and trains nothing itself.
+    """True if rank 0 is a master, which owns the weights and computes no gradients.
 
     Raises:
-        ConfigError: there is no such communicator.
+        ConfigError: the communicator is unknown.
     """
     return resolve("comm-type", comm_type, COMM_TYPES) == PARAMETER_SERVER
 
 
 def survives_worker_loss(comm_type: str, hierarchical: str) -> bool:
-    """True if a run goes on where one of its workers dies, if its transport does."""
+    """True if a run continues after the death of a worker, if the transport is fault tolerant."""
     if has_master(comm_type):
         return True
     name = resolve("comm-type", comm_type, COMM_TYPES)
@@ -52,8 +52,8 @@ def trainers(processes: int, comm_type: str) -> int:
 
 
 def least_workers(processes: int, comm_type: str, hierarchical: str, min_workers: int) -> int:
-    """Counts the workers that a step needs: `min_workers`, or half of them where that is 0; all if
-    a run ends with its first loss.
+    """Counts the workers that a step needs: `min_workers`, or half of all if that is 0. A run that
+    ends with its first death needs all workers.
     """
     workers = trainers(processes, comm_type)
     if not survives_worker_loss(comm_type, hierarchical):
@@ -62,65 +62,65 @@ def least_workers(processes: int, comm_type: str, hierarchical: str, min_workers
 
 
 def fitted_codec(codec: Codec[Any], comm_type: str) -> Codec[Any]:
-    """Returns the codec as that communicator uses it.
+    """Returns the codec, adapted to a communicator.
 
     Raises:
-        ConfigError: they do not go together.
+        ConfigError: the communicator cannot use this codec.
     """
     name = resolve("comm-type", comm_type, COMM_TYPES)
     return REDUCTIONS[name].adapt_codec(codec) if name in REDUCTIONS else codec
 
 
 def own_memory(comm_type: str, momentum: float = 0.0) -> str | None:
-    """Returns the memory that this communicator takes, where that is not for the codec to say.
+    """Returns the memory that a communicator prescribes; None: the codec decides.
 
     Args:
         comm_type: the communicator.
-        momentum: that of the optimiser; 0 where it has none.
+        momentum: momentum of the optimiser; 0: none.
     """
     name = resolve("comm-type", comm_type, COMM_TYPES)
     return REDUCTIONS[name].default_memory(momentum) if name in REDUCTIONS else None
 
 
 def check_memory(memory: str, comm_type: str) -> None:
-    """Raises ConfigError for a memory that does not go with that communicator."""
+    """Raises ConfigError for a memory that the communicator cannot use."""
     name = resolve("comm-type", comm_type, COMM_TYPES)
     fitting = REDUCTIONS[name].memories if name in REDUCTIONS else ()
     if fitting and kind_of(memory).id not in fitting:
         raise ConfigError(
             f"--comm-type {comm_type} goes with --memory {' or '.join(fitting)}, not {memory}: "
-            "what is not sent of a sum is known only once the sum is"
+            "the residual of a sum is known only after the sum"
         )
 
 
 def check_weight_sync(comm_type: str, down: str) -> None:
-    """Raises ConfigError for a way down from a master that there is not."""
+    """Raises ConfigError for `--down` without a master."""
     if not has_master(comm_type) and down.lower() != AUTO_DOWNLINK:
         raise ConfigError(
-            f"--down {down}: with --comm-type {comm_type} nothing comes down, since every process "
-            f"has weights of its own; leave it out, or give --comm-type {PARAMETER_SERVER}"
+            f"--down {down}: with --comm-type {comm_type} no master sends weights, since every "
+            f"process updates its own; leave it out, or give --comm-type {PARAMETER_SERVER}"
         )
 
 
 def check_hierarchy(comm_type: str, hierarchical: str) -> None:
-    """Raises ConfigError for what is no hierarchy, or has a master."""
+    """Raises ConfigError for an invalid hierarchy, or for one with a master."""
     if canonical_hierarchy(hierarchical) != FLAT and has_master(comm_type):
         raise ConfigError(
-            f"--hierarchical {hierarchical}: with --comm-type {comm_type} workers send to a master "
-            f"each by itself; give one of {', '.join(REDUCTIONS)}"
+            f"--hierarchical {hierarchical}: with --comm-type {comm_type} each worker sends to the "
+            f"master directly; give one of {', '.join(REDUCTIONS)}"
         )
 
 
 def check_deaths(
     processes: int, comm_type: str, hierarchical: str, min_workers: int, spares: int
 ) -> None:
-    """Raises ConfigError for workers that must be left, or spares, that there cannot be."""
+    """Raises ConfigError for a `--min-workers` or `--spares` that the job cannot have."""
     check_least(processes, comm_type, min_workers, hierarchical)
     check_spares(comm_type, hierarchical, spares)
 
 
 def check_least(processes: int, comm_type: str, min_workers: int, hierarchical: str) -> None:
-    """Raises ConfigError for more workers that must be left than there are."""
+    """Raises ConfigError for a `--min-workers` above the number of workers."""
     workers = trainers(processes, comm_type)
     if not survives_worker_loss(comm_type, hierarchical) and min_workers not in (0, workers):
         raise ConfigError(
@@ -129,48 +129,48 @@ def check_least(processes: int, comm_type: str, min_workers: int, hierarchical: 
             f"--comm-type {fault_tolerant_comm_types()}"
         )
     if min_workers > workers:
-        less = " less the master" if has_master(comm_type) else ""
+        master_text = " less the master" if has_master(comm_type) else ""
         raise ConfigError(
-            f"--min-workers {min_workers}: there are {workers} (--n {processes}{less}); "
+            f"--min-workers {min_workers}: there are {workers} (--n {processes}{master_text}); "
             f"give 1..{workers}, or 0 for half of them"
         )
 
 
 def check_spares(comm_type: str, hierarchical: str, spares: int) -> None:
-    """Raises ConfigError for spares that have no place to take."""
+    """Raises ConfigError for spares of a run that cannot admit any."""
     if spares and not survives_worker_loss(comm_type, hierarchical):
         raise ConfigError(
-            f"--spares {spares}: with --comm-type {comm_type}{how_of(hierarchical)} nobody takes "
-            f"the place of who died; give 0, or --comm-type {fault_tolerant_comm_types()}"
+            f"--spares {spares}: with --comm-type {comm_type}{how_of(hierarchical)} a spare cannot "
+            f"replace a dead worker; give 0, or --comm-type {fault_tolerant_comm_types()}"
         )
 
 
 def check_scales(codecs: Iterable[Codec[Any]], comm_type: str, spares: int) -> None:
-    """Raises ConfigError for spares beside codecs whose scale all ranks agree on: without a master
-    they do not go on without those of them who die.
+    """Raises ConfigError for spares with a codec that needs a common scale: without a master, ranks
+    cannot agree on a scale after a death.
     """
     for codec in codecs if spares and not has_master(comm_type) else ():
         if shared_scale_codec(codec):
             raise ConfigError(
-                f"--spares {spares}: with --comm-type {comm_type} and {codec}, on whose scale all "
-                "ranks agree, nobody takes the place of who died; give 0, another codec, or "
-                f"--comm-type {PARAMETER_SERVER}"
+                f"--spares {spares}: with --comm-type {comm_type} and {codec}, which needs a scale "
+                "that all ranks agree on, a spare cannot replace a dead worker; give 0, another "
+                f"codec, or --comm-type {PARAMETER_SERVER}"
             )
 
 
 def how_of(hierarchical: str) -> str:
-    """Returns a hierarchy, as it was given; empty: there is none."""
+    """Returns the option of a hierarchy as given; empty: no hierarchy."""
     return "" if canonical_hierarchy(hierarchical) == FLAT else f" --hierarchical {hierarchical}"
 
 
 def fault_tolerant_comm_types() -> str:
-    """Returns the ways to average that go on where a rank dies."""
+    """Returns the communicators that continue after the death of a rank."""
     return ", ".join((PARAMETER_SERVER, *REPEATING))
 
 
 def check_limits(comm_type: str, step_timeout: float, grace: float, num_aggregate: int) -> None:
-    """Raises ConfigError for steps that end early where all processes take them together, and for
-    a grace that nothing comes before.
+    """Raises ConfigError for limits of a step without a master, and for a grace without
+    `--num-aggregate`.
     """
     if not has_master(comm_type) and (step_timeout or grace):
         raise ConfigError(
@@ -179,18 +179,18 @@ def check_limits(comm_type: str, step_timeout: float, grace: float, num_aggregat
         )
     if grace and not num_aggregate:
         raise ConfigError(
-            f"--grace {grace:g} follows the gradients that --num-aggregate waits for, which is 0, "
-            "for all; give it, too"
+            f"--grace {grace:g} begins after --num-aggregate gradients, which is 0, for all; give "
+            "--num-aggregate, too"
         )
 
 
 def check_roles(processes: int, comm_type: str, num_aggregate: int) -> None:
-    """Raises ConfigError for a job without workers, or for steps of more or fewer than there are.
+    """Raises ConfigError for a job without workers, or for a `--num-aggregate` that it cannot have.
 
     Args:
         processes: `--n`.
         comm_type: `--comm-type`.
-        num_aggregate: gradients that close a step; 0: those of all workers.
+        num_aggregate: gradients that complete a step; 0: those of all workers.
     """
     workers = trainers(processes, comm_type)
     if not workers:

@@ -1,6 +1,7 @@
-"""The ways to average gradients, by the names that `--comm-type` has for them.
+"""Communicators, by their names in `--comm-type`.
 
-To add one without a master: write its module in `exchange/reductions`, then list it in REDUCTIONS.
+To add a communicator without a master: write its module in `exchange/reductions`, then list it in
+REDUCTIONS.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomo.core.tables import Table
 
-if TYPE_CHECKING:  # a job's ranks alone need what averages
+if TYPE_CHECKING:  # only ranks need the classes
     from atomo.exchange.base import Reduction
 
 __all__ = [
@@ -23,8 +24,9 @@ __all__ = [
 ]
 
 PARAMETER_SERVER: Final = "ParameterServer"  # the only type with a master
-# Files keep the earlier name, so that earlier versions read them, and sweeps and runs that earlier
-# versions began go on: a sweep compares the whole text of the settings, and a plan's hash has it.
+# Files keep the earlier name, so that earlier versions can read them, and runs and sweeps of
+# earlier versions can continue: a sweep compares the whole text of the settings, and the hash of a
+# plan includes this name.
 STORED_PARAMETER_SERVER: Final = "Bcast"
 
 REDUCTIONS: Final[Table["type[Reduction[Any, Any]]"]] = Table(
@@ -38,7 +40,7 @@ REDUCTIONS: Final[Table["type[Reduction[Any, Any]]"]] = Table(
     },
 )
 REPEATING: Final = ("Allgather", "Allreduce")
-"""Those that exchange a gradient anew, so that a step goes on without a rank that died in it."""
+"""Reductions that repeat the exchange of a gradient without a rank that died during the step."""
 COMM_TYPES: Final = (PARAMETER_SERVER, *REDUCTIONS)
 
 

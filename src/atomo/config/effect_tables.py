@@ -1,9 +1,9 @@
-"""Options that are read only beside some others, and what a command line is told of the rest.
+"""Options that are read only together with other options, and the reports on unread options.
 
 A command has a table with an entry for each of its options: the condition under which the option is
 read, and the fix where it is not. Only options that were given are looked up, so that no default
-warns. An option that was clearly meant to do something is refused; where nothing is lost, a caution
-says that the option has no effect.
+warns. An option that was clearly meant to have an effect is refused; for other options a caution
+says that they have no effect.
 """
 
 import sys
@@ -32,43 +32,43 @@ class Effect(Generic[S]):
     another option.
     """
     refused: bool = False
-    """True if it is an error where it is not read; else it is worth a caution."""
+    """True if an unread option is an error; False: a caution."""
     asks: Callable[[Any], bool] = bool
-    """True if a value asks for something: 0, no and an empty one mostly ask for nothing."""
+    """True if a value requests an effect; 0, no and an empty value mostly request none."""
 
 
 ALWAYS: Final[Effect[Any]] = Effect(lambda options: True)
 
 
 def without_effect(
-    options: S, given: Mapping[str, Any], table: Mapping[str, Effect[S]]
+    options: S, chosen: Mapping[str, Any], table: Mapping[str, Effect[S]]
 ) -> dict[str, Effect[S]]:
-    """Returns the options that were given and are not read, with their entries of the table, whose
-    reasons have the values of these options.
+    """Returns the given options that are not read, with their table entries. The reasons of these
+    entries contain the values of the options.
 
     Args:
-        options: all, with defaults.
-        given: those of the command line, by the name of their field.
-        table: of the command.
+        options: all options, defaults included.
+        chosen: options of the command line, by field name.
+        table: table of the command.
     """
     return {
         name: replace(table[name], why=table[name].why.format(options))
-        for name, value in given.items()
+        for name, value in chosen.items()
         if table[name].asks(value) and not table[name].reads(options)
     }
 
 
 def report_idle(
-    idle: Mapping[str, Effect[Any]], given: Mapping[str, Any], say: Callable[[str], object]
+    idle: Mapping[str, Effect[Any]], chosen: Mapping[str, Any], say: Callable[[str], object]
 ) -> None:
-    """Says which options have no effect, those with the same reason in one line.
+    """Reports the options without effect; options with the same reason share a line.
 
     Raises:
-        ConfigError: one of them is refused.
+        ConfigError: one of these options is refused.
     """
     lines: dict[str, list[str]] = {}
     for name, effect in idle.items():
-        word = f"{flag(name)} {given[name]}"
+        word = f"{flag(name)} {chosen[name]}"
         if effect.refused:
             raise ConfigError(f"{word} has no effect: {effect.why}")
         lines.setdefault(effect.why, []).append(word)
@@ -79,18 +79,18 @@ def report_idle(
 def build_reporting_idle(
     kind: Callable[..., S], table: Mapping[str, Effect[S]], command: str
 ) -> Callable[..., S]:
-    """Returns what `arguments.parse` builds the options of a command with, which says on the way
-    what of them has no effect.
+    """Returns a constructor of a command's options for `arguments.parse_arguments`; the constructor
+    also reports options without effect.
     """
 
-    def build(**given: Any) -> S:
-        options = kind(**given)
-        report_idle(without_effect(options, given, table), given, caution(command))
+    def build(**values: Any) -> S:
+        options = kind(**values)
+        report_idle(without_effect(options, values, table), values, caution(command))
         return options
 
     return build
 
 
 def caution(command: str) -> Callable[[str], object]:
-    """Returns a function that writes a line for whoever typed a command."""
+    """Returns a function that writes a caution of a command to standard error."""
     return lambda text: sys.stderr.write(f"atomo {command}: caution: {visible(text)}\n")

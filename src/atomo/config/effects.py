@@ -20,13 +20,13 @@ from atomo.options.schedule import parse_schedule
 __all__ = ["TRAIN_EFFECTS"]
 
 
-@cache  # it is asked of several options
+@cache  # the conditions of several options call it
 def resolved(settings: Settings) -> Settings:
     return settings.resolved()
 
 
 def tunes(setting: str) -> Callable[[Settings], bool]:
-    """Returns a condition: --code serves, and its codec has this setting and reads it."""
+    """Returns a condition: --code is used in the run, and its codec reads this setting."""
 
     def reads(settings: Settings) -> bool:
         if settings.code.lower() == AUTO_CODEC or starts_at_first_step(
@@ -34,9 +34,9 @@ def tunes(setting: str) -> Callable[[Settings], bool]:
         ):
             return False
         codec: Any = fitted_codec(make_codec(settings.code), settings.comm_type)
-        known = {field.name for field in fields(codec)}
+        names = {field.name for field in fields(codec)}
         overruled = setting == "bits" and bool(getattr(codec, "levels", False))
-        return setting in known and not overruled
+        return setting in names and not overruled
 
     return reads
 
@@ -53,7 +53,7 @@ def applies_momentum(settings: Settings) -> bool:
 
 
 def may_damp(settings: Settings) -> bool:
-    """True if steps are ones that noise of a codec may shorten."""
+    """True if noise damping may shorten the steps of a run."""
     run = resolved(settings)
     return run.optimizer == "sgd" and (run.memory == AUTO_CODEC or kind_of(run.memory) is NoMemory)
 
@@ -63,7 +63,7 @@ FALLS: Final = "--schedule {} reads it, {{0.schedule}} does not; give that, or l
 
 
 def of_codec(setting: str) -> Effect[Settings]:
-    # Published scripts give these to every codec, so that they are not refused.
+    # Not refused, since published scripts pass these options to every codec.
     return Effect(tunes(setting), CODEC, asks=lambda value: value is not None)
 
 
@@ -72,7 +72,7 @@ def of_schedule(*names: str) -> Effect[Settings]:
     return Effect(scheduled(*names), why, refused=True, asks=lambda value: value != "")
 
 
-# Options that every run reads, or refuses where they contradict others (`setting_checks`, `roles`).
+# Options that every run reads, or refuses if they contradict others (`checks`, `comm_rules`).
 READ: Final = (
     "n", "hostfile", "slurm", "task", "network", "weights", "dataset", "data_dir", "image_size",
     "batch_size", "batches_per_step", "epochs", "max_steps", "optimizer", "lr", "nesterov",

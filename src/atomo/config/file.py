@@ -1,9 +1,9 @@
-"""Settings in files: flat TOML, a key a setting, as `--config` reads and a run's folder keeps it.
+"""Settings in TOML files, one key per setting, as `--config` reads them and a run stores them.
 
     network = "ResNet20"
     lr = 0.1
 
-What is wrong with a file is told with its name, the key, the value, and what to write.
+Errors name the file, the key, the value, and the fix.
 """
 
 import json
@@ -42,21 +42,21 @@ KINDS: Final[Mapping[type, str]] = {
 }
 MOST: Final = 2**18  # bytes of a file
 SHOWN: Final = 200  # characters of a value
-OF_A_PLACE: Final = {"train_dir"}  # who repeats a run does not continue it
+OF_A_PLACE: Final = {"train_dir"}  # a repeated run needs a folder of its own
 
 
 def read_settings(files: Sequence[Path]) -> dict[str, Any]:
     """Reads settings from files, by field of Settings; later files win.
 
     Raises:
-        ConfigError: one cannot be read, or has what is no setting or no value of it.
+        ConfigError: a file cannot be read, or has an unknown setting or an invalid value.
     """
-    given: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for path in files:
         for key, value in parsed(path).items():
             name = field_of_key(path, key)
-            given[name] = checked_value(path, name, value)
-    return given
+            settings[name] = checked_value(path, name, value)
+    return settings
 
 
 def settings_text(settings: Settings) -> str:
@@ -87,7 +87,7 @@ def config_name(files: Sequence[Path]) -> str:
 
 
 def short(path: Path) -> str:
-    """Returns a file's folder and name, without what all have; of a run that is repeated, its own
+    """Returns a file's folder and name without suffix; for the settings file of a run, the run's
     name.
     """
     folder = path.parent.name
@@ -97,7 +97,7 @@ def short(path: Path) -> str:
 
 
 def number_to_wait_for(settings: Settings) -> int:
-    """Returns 0 for "all workers", so that it stays all with another number of workers."""
+    """Returns 0 for all workers, so that a repeated run with more workers waits for all as well."""
     return 0 if settings.num_aggregate == settings.workers else settings.num_aggregate
 
 
@@ -116,14 +116,12 @@ def parsed(path: Path) -> dict[str, Any]:
 
 @cache
 def kinds_of_settings() -> dict[str, Any]:
-    """Returns the type of each field, read once: it takes a millisecond, and files have
-    many keys.
-    """
+    """Returns the type of each field. Cached: it takes a millisecond, and files have many keys."""
     return get_type_hints(Settings)
 
 
 def field_of_key(path: Path, key: str) -> str:
-    """Returns the field of a key, in which `-` and `_` are alike."""
+    """Returns the field of a key; `-` and `_` make no difference."""
     names = kinds_of_settings()
     name = find_spelling(key, names)
     if not name:
@@ -140,8 +138,8 @@ def checked_value(path: Path, name: str, value: Any) -> Any:
     if type(value) is int and kinds == [float]:
         value = float(value)
     if type(value) not in kinds:
-        wanted = " or ".join(KINDS[kind].format(name=name) for kind in kinds)
-        raise ConfigError(f"--config {path}: {name} = {shown(value)}: write {wanted}")
+        types = " or ".join(KINDS[kind].format(name=name) for kind in kinds)
+        raise ConfigError(f"--config {path}: {name} = {shown(value)}: write {types}")
     complaint = BOUNDS[name].complaint(value) if name in BOUNDS else ""
     if complaint:
         raise ConfigError(f"--config {path}: {name} = {shown(value)}: {flag(name)} {complaint}")
@@ -149,7 +147,7 @@ def checked_value(path: Path, name: str, value: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Returns a value as it stands in a file, or nearly so."""
+    """Returns a value about as a file has it, for error messages."""
     if isinstance(value, Mapping):
         return "a table of its own, and settings are in none"
     if isinstance(value, list):
@@ -159,9 +157,7 @@ def shown(value: Any) -> str:
 
 
 def literal(value: str | bool | int | float) -> str:
-    """Returns a value as TOML writes it. A JSON string is one of TOML's but for the DEL
-    character.
-    """
+    """Returns a value in TOML. JSON strings are TOML strings, except for the DEL character."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):

@@ -8,8 +8,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from atomo.config.checks import ANYWAY
 from atomo.config.comm_types import stored_settings
-from atomo.config.settings import ANYWAY, Settings
+from atomo.config.settings import Settings
 from atomo.core.arguments import flag
 from atomo.errors import ConfigError
 
@@ -21,7 +22,7 @@ LAUNCH_ONLY: Final = {
     "cuda_aware_mpi", "auto_share",
 }  # fmt: skip
 WEIGHTS: Final = ("task", "network", "image_size")
-"""Settings without which the weights of a checkpoint fit no run: they must be equal always."""
+"""Settings that must always be equal: the weights of a checkpoint depend on them."""
 STATE: Final = (
     "dataset",
     "batch_size",
@@ -34,8 +35,8 @@ STATE: Final = (
 )
 """Settings that must be equal unless `--resume anyway` overrides them."""
 METHOD: Final = ("code", "code_schedule", "code_for", "momentum", "nesterov")
-"""Settings that must be equal too where a run continues in its own folder."""
-# By checkpoints of earlier versions.
+"""Settings that must be equal as well if a run continues in its own folder."""
+# Values of settings that checkpoints of earlier versions do not record.
 UNSAID: Final[Mapping[str, object]] = MappingProxyType(
     {
         "task": "images",
@@ -50,7 +51,7 @@ UNSAID: Final[Mapping[str, object]] = MappingProxyType(
 
 
 def record(settings: Settings) -> dict[str, str | int | float | bool]:
-    """Returns the settings that a checkpoint records: what the run computes, and not where."""
+    """Returns the settings that a checkpoint records: those that change what the run computes."""
     return {
         name: value
         for name, value in stored_settings(asdict(settings)).items()
@@ -58,13 +59,13 @@ def record(settings: Settings) -> dict[str, str | int | float | bool]:
     }
 
 
-def check_identity(settings: Settings, recorded: Mapping[str, object], where: Path) -> list[str]:
+def check_identity(settings: Settings, recorded: Mapping[str, object], folder: Path) -> list[str]:
     """Compares the settings of a run with those of the checkpoint that it continues from.
 
     Args:
-        settings: of the run.
-        recorded: of the checkpoint.
-        where: the folder of the checkpoint, for the error.
+        settings: settings of the run.
+        recorded: settings of the checkpoint.
+        folder: the folder of the checkpoint, for the error.
 
     Returns:
         The differences that `--resume anyway` overrides, as "--memory residual (before: none)".
@@ -75,18 +76,18 @@ def check_identity(settings: Settings, recorded: Mapping[str, object], where: Pa
     weights = differences(settings, recorded, WEIGHTS)
     if weights:
         raise ConfigError(
-            f"{weights[0]}: the weights of the checkpoint in {where} are of another model; give "
+            f"{weights[0]}: the weights of the checkpoint in {folder} are of another model; give "
             "the same, another --train-dir, or --resume never"
         )
     names = STATE if settings.resumes_elsewhere else (*METHOD, *STATE)
-    others = differences(settings, recorded, names)
-    if others and settings.resume != ANYWAY:
+    changed = differences(settings, recorded, names)
+    if changed and settings.resume != ANYWAY:
         raise ConfigError(
-            f"the checkpoint in {where} was made with other settings: {', '.join(others)}; give "
+            f"the checkpoint in {folder} was made with other settings: {', '.join(changed)}; give "
             "the same, another --train-dir, --resume never, or --resume anyway to continue with "
             "the new ones"
         )
-    return others
+    return changed
 
 
 def differences(

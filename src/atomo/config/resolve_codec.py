@@ -1,4 +1,4 @@
-"""The codecs and the memory of a run, resolved from all settings that concern them."""
+"""Resolution of a run's codecs and memory from its settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 AUTO_CODEC: Final = "auto"
-# Options that the published scripts have for a setting of the codec, and that setting.
+# Options of the published scripts that set a value of the codec, and the name of that value.
 FLAGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "svd_rank": "rank",
@@ -54,8 +54,8 @@ CHOOSING: Final = (
 def check_auto(
     comm_type: str, code_schedule: str, code_for: str, warmup_epochs: int, enable_gpu: str | bool
 ) -> None:
-    """Raises ConfigError for what does not go with `--code auto`, such as what says something of
-    the codecs beside it.
+    """Raises ConfigError for settings that contradict `--code auto`, such as other choices of
+    codecs.
     """
     if code_schedule or code_for or warmup_epochs:
         raise ConfigError(
@@ -69,70 +69,70 @@ def check_auto(
         )
     if wants_gpu(enable_gpu):
         raise ConfigError(
-            f"--code auto times codecs on the CPU, which says nothing of GPUs (--enable-gpu "
-            f"{enable_gpu}): give a --code, such as bf16 where links are fast and topk or "
-            "'svd(rank=3)' where they are slow; `atomo throughput` with the same options compares "
-            "one with dense gradients"
+            f"--code auto times codecs on the CPU, and these times do not hold for GPUs "
+            f"(--enable-gpu {enable_gpu}): give a --code, such as bf16 for fast links, and topk or "
+            "'svd(rank=3)' for slow links; `atomo throughput` with the same options compares a "
+            "codec with dense gradients"
         )
 
 
-def override_recipe(recipe: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a recipe with those that are given in their places.
+def override_recipe(recipe: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a recipe, overridden by the chosen settings.
 
-    A recipe's schedule and memory belong to its codec: another codec, another ratio or a warm-up
-    that is given drops the schedule, and another codec the memory as well.
+    A recipe's schedule and memory belong to its codec. A chosen codec, ratio or warm-up that
+    differs drops the recipe's schedule, and a different codec drops the recipe's memory as well.
     """
     settings = dict(recipe)
     own = make_codec(settings["code"])
-    changed = changes(own, given)
+    changed = changes(own, chosen)
     if changed:
         settings["code"] = str(replace(own, **changed))  # type: ignore[type-var]
-    code = given.get("code", "")
-    if changed or given.get("warmup_epochs") or (code and not is_codec(code, own)):
+    code = chosen.get("code", "")
+    if changed or chosen.get("warmup_epochs") or (code and not is_codec(code, own)):
         settings.pop("code_schedule", None)
     if code and not is_codec(code, own, by_name=True):
         settings.pop("memory", None)
-    return {**settings, **given}
+    return {**settings, **chosen}
 
 
-def changes(codec: Codec[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what the published flags among the given settings change of a recipe's codec."""
-    known = {} if given.get("code") else {f.name for f in fields(codec)}  # type: ignore[arg-type]
-    said = {setting: given.get(name) for name, setting in FLAGS.items() if setting in known}
+def changes(codec: Codec[Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a recipe's codec that the published flags change."""
+    names = {} if chosen.get("code") else {f.name for f in fields(codec)}  # type: ignore[arg-type]
+    flags = {setting: chosen.get(name) for name, setting in FLAGS.items() if setting in names}
     return {
         setting: value
-        for setting, value in said.items()
+        for setting, value in flags.items()
         if value is not None and value != getattr(codec, setting)
     }
 
 
 def is_codec(code: str, codec: Codec[Any], *, by_name: bool = False) -> bool:
-    """True if a specification means this codec; by name: its settings may be others."""
+    """True if a specification means this codec; with `by_name` its settings may differ."""
     if code.lower() == AUTO_CODEC:
         return False
-    other = make_codec(code)
-    return other.id == codec.id if by_name else other == codec
+    specified = make_codec(code)
+    return specified.id == codec.id if by_name else specified == codec
 
 
 def starts_at_first_step(planned: Sequence[Phase]) -> bool:
-    """True if a schedule has a codec for the first step, so that `--code` serves in none."""
+    """True if a schedule has a codec for the first step, so that no step uses `--code`."""
     return bool(planned) and planned[0].epoch == 0
 
 
 def check_code(code: str, code_schedule: str) -> None:
-    """Raises ConfigError for a codec that is given beside a schedule in which it never serves."""
+    """Raises ConfigError for a codec that no step uses, because a schedule replaces it."""
     planned = parse_schedule(code_schedule)
     if code.lower() == AUTO_CODEC or not starts_at_first_step(planned):
         return
     if make_codec(code) not in [phase.codec for phase in planned]:
         raise ConfigError(
-            f"--code {code} serves in no step: --code-schedule {code_schedule!r} begins at epoch "
-            "0; leave out --code, or give --code-schedule '' or one that begins later"
+            f"no step uses --code {code}: --code-schedule {code_schedule!r} begins at epoch 0; "
+            "leave out --code, or give --code-schedule '' or a schedule that begins later"
         )
 
 
 def codecs_text(code: str, code_schedule: str, code_for: str) -> str:
-    """Returns all codecs of a run in words, as its first line has them.
+    """Describes all codecs of a run, for the first line of its output.
 
     >>> codecs_text("svd", "0: fp16; 2.5: svd", "bf16: conv1.weight")
     'by epoch 0: fp16; 2.5: svd; by name bf16: conv1.weight'
@@ -146,55 +146,54 @@ def codecs_text(code: str, code_schedule: str, code_for: str) -> str:
 
 
 def final_codec(
-    code: str, said: Mapping[str, int | float | None], code_schedule: str
+    code: str, flags: Mapping[str, int | float | None], code_schedule: str
 ) -> Codec[Any]:
-    """Returns the codec of the last step: that of `code` and the flags, or the schedule's last one
-    where its first serves at once.
+    """Returns the codec of the last step: the last codec of a schedule that begins at epoch 0, else
+    `code` with its flags.
     """
     planned = parse_schedule(code_schedule)
-    return planned[-1].codec if starts_at_first_step(planned) else with_flags(code, said)
+    return planned[-1].codec if starts_at_first_step(planned) else with_flags(code, flags)
 
 
-def with_flags(code: str, said: Mapping[str, int | float | None]) -> Codec[Any]:
-    """Returns a codec with what the published flags say of it.
-
-    The quantising flags say nothing about codecs that do not quantise.
+def with_flags(code: str, flags: Mapping[str, int | float | None]) -> Codec[Any]:
+    """Returns a codec with the values of the published flags. Flags that the codec does not have
+    are ignored.
 
     Args:
-        code: its specification.
-        said: by the name of a codec's setting; None: nothing.
+        code: specification of the codec.
+        flags: values by name of a codec's setting; None: not given.
 
     Raises:
-        ConfigError: both say something of one setting, and not the same.
+        ConfigError: the specification and a flag give different values of one setting.
     """
     codec = make_codec(code)
-    known = {f.name for f in fields(codec)}  # type: ignore[arg-type]
-    given = {name: value for name, value in said.items() if value is not None and name in known}
-    for name, value in given.items():
+    names = {f.name for f in fields(codec)}  # type: ignore[arg-type]
+    values = {name: value for name, value in flags.items() if value is not None and name in names}
+    for name, value in values.items():
         if f"{name}=" in code.replace(" ", "") and getattr(codec, name) != value:
             raise ConfigError(f"--code {code!r} contradicts the flag that says {name}={value}")
-    changed: Codec[Any] = replace(codec, **given)  # type: ignore[type-var]
+    changed: Codec[Any] = replace(codec, **values)  # type: ignore[type-var]
     return changed
 
 
 def fitted_phases(codec: Codec[Any], code_schedule: str, comm_type: str) -> tuple[Phase, ...]:
-    """Returns the phases of `--code-schedule`, with codecs as a communicator uses them."""
+    """Returns the phases of `--code-schedule`, with codecs adapted to a communicator."""
     planned = phases(str(codec), code_schedule)
-    return tuple(replace(one, codec=fitted_codec(one.codec, comm_type)) for one in planned)
+    return tuple(replace(phase, codec=fitted_codec(phase.codec, comm_type)) for phase in planned)
 
 
 def fitted_by_name(by_name: ByName, comm_type: str) -> ByName:
-    """Codecs of single parameters as a communicator uses them."""
+    """Returns the codecs of single parameters, adapted to a communicator."""
     return by_name.mapped(lambda codec: fitted_codec(codec, comm_type))
 
 
 def fitted_schedule(
     codec: Codec[Any], code_schedule: str, warmup_epochs: int, comm_type: str
 ) -> str:
-    """Returns the schedule that was given, or that of the warm-up.
+    """Returns the given schedule, or the schedule of the warm-up.
 
     Raises:
-        ConfigError: there are both.
+        ConfigError: both are given.
     """
     if not warmup_epochs:
         fitted = fitted_phases(codec, code_schedule, comm_type)
@@ -207,39 +206,41 @@ def fitted_schedule(
 
 
 def default_rate(optimizer: str, codecs: Sequence[Codec[Any]]) -> float:
-    """Returns the learning rate of a run that names none.
+    """Returns the default learning rate of a run.
 
     Raises:
-        ConfigError: there is no such optimiser.
+        ConfigError: the optimiser is unknown.
     """
     name = resolve("optimizer", optimizer, RATES)
-    return VOTES_RATE if any(one.votes for one in codecs) else RATES[name]
+    return VOTES_RATE if any(codec.votes for codec in codecs) else RATES[name]
 
 
 def required_memory(
     codecs: Sequence[Codec[Any]], comm_type: str, momentum: float, optimizer: str = "sgd"
 ) -> str:
-    """Returns the memory of the last codec that needs one, among those that all codecs bear.
+    """Returns the memory of the last codec that needs a memory which all codecs accept.
 
-    Codecs that lose next to nothing come after the others, and go without where another must.
+    Lossy codecs have precedence over nearly lossless ones, which can do without memory.
 
     Args:
-        codecs: those of its schedule, in order, and of single parameters.
-        comm_type: the communicator, which may take a memory of its own.
-        momentum: that of the optimiser; 0 where it has none.
-        optimizer: as of `default_memory`.
+        codecs: codecs of the schedule, in order, then codecs of single parameters.
+        comm_type: the communicator, which may prescribe a memory.
+        momentum: momentum of the optimiser; 0: none.
+        optimizer: optimiser, as in `default_memory`.
 
     Raises:
-        ConfigError: there is no such memory.
+        ConfigError: a lossy codec needs a memory that another codec refuses.
     """
     own = own_memory(comm_type, momentum)
     if own is not None:
         return own
     needed = {codec: default_memory(codec, momentum, optimizer) for codec in reversed(codecs)}
-    wanted = [(memory, codec) for codec, memory in needed.items() if memory != NoMemory.id]
-    wanted.sort(key=lambda pair: pair[1].near_lossless)  # what loses much comes first
-    borne = next((memory for memory, _ in wanted if all_accept(codecs, memory)), NoMemory.id)
-    if borne == NoMemory.id and (starved := [one for _, one in wanted if not one.near_lossless]):
+    candidates = [(memory, codec) for codec, memory in needed.items() if memory != NoMemory.id]
+    candidates.sort(key=lambda pair: pair[1].near_lossless)  # lossy codecs first
+    borne = next((memory for memory, _ in candidates if all_accept(codecs, memory)), NoMemory.id)
+    if borne == NoMemory.id and (
+        starved := [codec for _, codec in candidates if not codec.near_lossless]
+    ):
         raise memory_refusal(codecs, needed[starved[0]], starved[0])
     return borne
 
@@ -255,10 +256,10 @@ def all_accept(codecs: Sequence[Codec[Any]], memory: str) -> bool:
 
 
 def memory_refusal(codecs: Sequence[Codec[Any]], memory: str, needs_it: Codec[Any]) -> ConfigError:
-    """Returns the error of a codec that does not bear the memory that another one needs."""
+    """Returns the error of a codec that refuses the memory which another codec needs."""
     try:
         for codec in codecs:
             check_fits(codec, memory)
     except ConfigError as error:
         return ConfigError(f"{error}; --memory auto took {memory}, which {needs_it} needs")
-    raise AssertionError(f"all codecs bear {memory}")
+    raise AssertionError(f"all codecs accept {memory}")

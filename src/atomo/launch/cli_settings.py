@@ -69,17 +69,17 @@ def parse_cli_settings(words: Sequence[str], command: str, description: str) -> 
     """
     own = Parser(prog=f"atomo {command}", add_help=False, allow_abbrev=False)
     own.add_argument("--config", nargs="+", action="extend", type=Path, default=[])
-    known, options = own.parse_known_args(words)
-    files = read_settings([config_file(path) for path in known.config])
+    parsed, options = own.parse_known_args(words)
+    files = read_settings([config_file(path) for path in parsed.config])
 
-    said: dict[str, Any] = {}
+    given_options: dict[str, Any] = {}
 
     def build(**options: Any) -> Settings:
-        said.update(options)
-        told = {**files, **options}
-        if told.get("slurm") and "n" not in told:  # who asks for tasks wants them all
-            told["n"] = count_tasks() - told.get("spares", 0)
-        return choose_workload(**told)
+        given_options.update(options)
+        values = {**files, **options}
+        if values.get("slurm") and "n" not in values:  # who asks for tasks wants them all
+            values["n"] = count_tasks() - values.get("spares", 0)
+        return choose_workload(**values)
 
     settings = parse_arguments(Settings, options, command, f"{description}\n\n{CONFIG_HELP}", build)
-    return CliSettings(settings, config_name(known.config), said)
+    return CliSettings(settings, config_name(parsed.config), given_options)

@@ -12,19 +12,19 @@ __all__ = ["config_file", "published_configs"]
 FOLDER: Final = "configs"
 
 
-def config_file(given: Path) -> Path:
+def config_file(path: Path) -> Path:
     """Returns the file that `--config` names: as it is given, or else the published one of this
     name.
 
     Raises:
         ConfigError: no file is there, and no published one has this name.
     """
-    if given.exists() or given.parts[:1] != (FOLDER,):
-        return given  # whoever reads it says what is wrong with it
-    if (found := root() / given).is_file():
-        return found
+    if path.exists() or path.parts[:1] != (FOLDER,):
+        return path  # whoever reads it says what is wrong with it
+    if (published := root() / path).is_file():
+        return published
     raise ConfigError(
-        f"--config {given}: there is no such file; {nearest(str(given), published_configs())}"
+        f"--config {path}: there is no such file; {nearest(str(path), published_configs())}"
     )
 
 

@@ -40,7 +40,10 @@ class Escapes(RenderHook):
     """Shows the text of all that is printed without control characters."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [one if isinstance(one, Control) else Escaped(one) for one in renderables]
+        return [
+            renderable if isinstance(renderable, Control) else Escaped(renderable)
+            for renderable in renderables
+        ]
 
 
 @final

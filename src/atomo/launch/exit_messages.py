@@ -40,10 +40,10 @@ def lost_after_end_text(code: int) -> str:
 
 def no_ranks_text(code: int, mpi_args: str) -> str:
     """Says that mpirun started no rank; mpirun has said why."""
-    given = f" and --mpi-args {mpi_args!r}" if mpi_args else ""
+    arguments = f" and --mpi-args {mpi_args!r}" if mpi_args else ""
     return (
         f"atomo: mpirun ended with exit code {code} before any rank was there; what it says above "
-        f"is about its arguments, so the job is not started again: see the hosts{given}"
+        f"is about its arguments, so the job is not started again: see the hosts{arguments}"
     )
 
 

@@ -33,10 +33,10 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
     Raises:
         ConfigError: a setting does not hold; nothing was started.
     """
-    given = bool(settings.train_dir)
+    is_named = bool(settings.train_dir)
     settings = resolve_settings(settings, name)
     mpirun_command(settings, to_arguments(settings))  # before anything is made: it may be refused
-    settings = claim_folder(settings, given)
+    settings = claim_folder(settings, is_named)
     display, summary = display_of(settings, console), Summary()
     reach = RemoteHosts(
         job_hosts(settings),

@@ -1,4 +1,4 @@
-"""The settings of a job as every rank must have them: names as we spell them, folders absolute."""
+"""Settings of a job as every rank needs them: canonical names, absolute folders."""
 
 import sys
 from contextlib import suppress
@@ -21,7 +21,7 @@ def canonical_settings(settings: Settings) -> Settings:
     """Returns the settings with every name in its canonical spelling.
 
     Raises:
-        ConfigError: nothing has this name; the message offers the nearest.
+        ConfigError: a name is unknown; the message suggests the nearest.
     """
     task = make_task(settings.task)
     return replace(
@@ -33,31 +33,30 @@ def canonical_settings(settings: Settings) -> Settings:
 
 
 def inherit_memory(settings: Settings) -> Settings:
-    """Returns the settings with the memory of the checkpoint that they continue, if `--memory` is
-    auto.
+    """Returns the settings with the memory of the checkpoint that a run continues from, if
+    `--memory` is auto.
 
-    The same command then continues a run whose memory an earlier version chose otherwise.
+    The same command can then continue a run for which an earlier version chose another memory.
     """
     folder = settings.resume_folder
     if settings.memory != "auto" or settings.resume == "never" or not folder:
         return settings
     try:
         step = readable(Path(folder))
-        kept = {} if step is None else recorded(Path(folder), step)
+        record = {} if step is None else recorded(Path(folder), step)
     except CheckpointError:
-        return settings  # the master says so, in its place
-    mine = settings.resolved()
-    if (kept.get("code"), kept.get("code_schedule")) != (mine.code, mine.code_schedule):
+        return settings  # the master reports the error
+    resolved = settings.resolved()
+    if (record.get("code"), record.get("code_schedule")) != (resolved.code, resolved.code_schedule):
         return settings
-    return replace(settings, memory=str(kept.get("memory", "auto")))
+    return replace(settings, memory=str(record.get("memory", "auto")))
 
 
 def resolve_settings(settings: Settings, name: str = "") -> Settings:
     """Returns the settings with canonical names and absolute folders, since ranks may start
     elsewhere.
 
-    A run that was given no folder gets the path of one that is not there yet, which begins with
-    `name`; nothing is made.
+    A run without `--train-dir` gets a new path that begins with `name`. No folder is made here.
     """
     settings = canonical_settings(inherit_memory(settings))
     folder = Path(settings.train_dir or new_run_folder(settings, name)).absolute()
@@ -73,22 +72,22 @@ def resolve_settings(settings: Settings, name: str = "") -> Settings:
     )
 
 
-def claim_folder(settings: Settings, given: bool) -> Settings:
-    """Returns the same with a folder that this run may have: a new one, or one that nobody else
-    uses.
+def claim_folder(settings: Settings, is_named: bool) -> Settings:
+    """Returns the settings with a folder that this run may use: a new one, or the named one if no
+    other run uses it.
 
     Args:
-        settings: as `resolve_settings` returns them.
-        given: whether the user named the folder; else it is made, and is another one than that of
-            any run that starts at the same time.
+        settings: settings that `resolve_settings` has returned.
+        is_named: True if the user named the folder; False: a new folder is made, which no run that
+            starts at the same time shares.
 
     Raises:
-        FolderTaken: another run uses it. Between now and the first rank one may still take it;
-            that rank then says so.
-        CheckpointError: it cannot be made, or what is in it cannot be set aside.
+        FolderTaken: another run uses the folder. A run that takes the folder after this check is
+            reported by the first rank.
+        CheckpointError: the folder cannot be made, or the earlier run in it cannot be renamed.
     """
     folder = Path(settings.train_dir)
-    if not given:
+    if not is_named:
         return replace(settings, train_dir=str(make_numbered_folder(folder)))
     if folder.is_dir():
         with own(folder, RUN) as owner:
@@ -98,20 +97,20 @@ def claim_folder(settings: Settings, given: bool) -> Settings:
 
 
 def new_run_folder(settings: Settings, name: str = "") -> Path:
-    """Returns a new folder for a run that was given none."""
+    """Returns the path of a new folder, for a run without `--train-dir`."""
     codec = settings.code.partition("(")[0]
     now = datetime.now().strftime("%Y%m%d-%H%M%S")
     network = settings.network.replace(":", "-")  # of a network of another package
-    what = name or f"{network}-{settings.dataset}-{codec}".lower()
-    return Path("runs") / f"{what}-{now}"
+    label = name or f"{network}-{settings.dataset}-{codec}".lower()
+    return Path("runs") / f"{label}-{now}"
 
 
 def make_numbered_folder(folder: Path) -> Path:
-    """Returns a new folder of that name, or of that name and a number."""
+    """Makes a new folder of that name, or of that name and a number."""
     with explained(folder, 0):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        others = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
-        for candidate in chain([folder], others):
+        numbered = (folder.with_name(f"{folder.name}-{number}") for number in count(2))
+        for candidate in chain([folder], numbered):
             with suppress(FileExistsError):
                 candidate.mkdir()
                 return candidate
@@ -119,7 +118,7 @@ def make_numbered_folder(folder: Path) -> Path:
 
 
 def set_aside(folder: Path, owner: Ownership) -> None:
-    """Renames the folder of an earlier run, so that starting anew loses nothing.
+    """Renames the folder of an earlier run, so that a new run does not overwrite it.
 
     Raises:
         FolderTaken: an evaluator still writes in it.
@@ -129,6 +128,6 @@ def set_aside(folder: Path, owner: Ownership) -> None:
         while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
             number += 1
         folder.rename(aside)
-        for one in (owner, log):
-            one.follow(aside)
+        for ownership in (owner, log):
+            ownership.follow(aside)
     sys.stderr.write(f"atomo: the earlier run in {folder} is now in {aside}\n")

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from atomo.config.settings import ANYWAY, Settings
+from atomo.config.checks import ANYWAY
+from atomo.config.settings import Settings
 from atomo.errors import CheckpointError, ConfigError, TooFewWorkers, TransportError
 from atomo.launch.display.lines import Display
 from atomo.launch.display.summary import Summary
@@ -81,9 +82,9 @@ def run_with_restarts(
 
 def report_restart(step: int, away: frozenset[str]) -> str:
     """Tells the step at which the next attempt begins."""
-    where = f"from the checkpoint of step {step}" if step else "from the beginning"
+    beginning = f"from the checkpoint of step {step}" if step else "from the beginning"
     without = f"; without {', '.join(sorted(away))}, which did not answer" if away else ""
-    return where + without
+    return beginning + without
 
 
 def continued_settings(settings: Settings) -> tuple[Settings, int]:

@@ -129,7 +129,7 @@ class Supervisor:
             ended=self.summary.ended is not None,
             met=self._met,
             complained=bool(self._complaints),
-            told="ranks" in self._told or self._interrupts > 0,
+            ended_by_launcher="ranks" in self._told or self._interrupts > 0,
             overdue=self._overdue,
             mpi_args=self._settings.mpi_args,
         )

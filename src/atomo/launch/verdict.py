@@ -53,7 +53,7 @@ class Observations:
     """True if all ranks were there."""
     complained: bool
     """True if a rank has said why it ends."""
-    told: bool
+    ended_by_launcher: bool
     """True if the launcher has ended the job."""
     overdue: bool
     """True if mpirun outlived the run, and was ended for that."""
@@ -71,7 +71,7 @@ def training_exit_code(code: int, seen: Observations) -> tuple[int, str]:
     code = code if seen.failed is None else seen.failed
     if seen.ended:
         return after_the_end(code, seen)
-    if seen.failed is not None or seen.told:
+    if seen.failed is not None or seen.ended_by_launcher:
         return code, ""
     if not seen.met and (early := before_the_ranks(code, seen)):
         return early
@@ -89,7 +89,9 @@ def after_the_end(code: int, seen: Observations) -> tuple[int, str]:
     if seen.overdue or code == CUT_OFF:
         return 0, FAREWELL
     if code in LOSSES or code > SIGNALLED:
-        return 0, "" if seen.told and seen.failed is None else lost_after_end_text(code)
+        return 0, "" if seen.ended_by_launcher and seen.failed is None else lost_after_end_text(
+            code
+        )
     return code, ""
 
 

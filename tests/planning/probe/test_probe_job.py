@@ -79,7 +79,7 @@ def test_a_probe_is_taken_once_and_of_something_else_not_at_all(
         obtain_probe(replace(asked, batch_size=8), ways)
     with pytest.raises(ConfigError, match="is of the hosts this host, this host, not"):
         obtain_probe(replace(asked, workers=3), ways)
-    with pytest.raises(ConfigError, match="has nothing of qsgd with Allgather"):
+    with pytest.raises(ConfigError, match="lacks qsgd with Allgather"):
         obtain_probe(asked, [("qsgd", "Allgather")])
 
 

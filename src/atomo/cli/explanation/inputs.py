@@ -1,7 +1,7 @@
 """Inputs of `atomo explain`: times of passes, a gradient, and the workers as described.
 
-Passes are timed on this machine, with a network that is built here, or said (`--compute`). The
-gradient is that of such a pass, with weights that are drawn or read, or is read itself.
+Passes are timed on this machine, or given by `--compute`. The gradient comes from a file, or from
+a backward pass with random weights or with weights from a file.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def profile_of(options: ExplainOptions) -> Profile:
 
 
 def time_passes(options: ExplainOptions) -> Profile:
-    """Passes on this machine, and the gradient that they end with."""
+    """Times the passes on this machine, and returns them with their gradient."""
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as the ranks of a job do
     work = task_of(options.dataset).open(
@@ -67,18 +67,20 @@ def time_passes(options: ExplainOptions) -> Profile:
 
 
 def load_file_weights(model: Module, options: ExplainOptions) -> None:
-    """Gives the network the weights of the file. Raises ConfigError, DataError: it cannot."""
+    """Loads the file's weights into the network. Raises ConfigError or DataError if they do not
+    fit or cannot be read.
+    """
     try:
         load_weights(model, Path(options.weights))
     except ConfigError as error:
         raise ConfigError(
-            f"{error}; --network is {options.network} on --dataset {options.dataset}: give those "
-            "that it is of, or --compute with what their passes take"
+            f"{error}; --network is {options.network} on --dataset {options.dataset}: give the "
+            "network and data set of the file, or --compute with the time of their passes"
         ) from error
 
 
 def scale_passes(profile: Profile, said_s: float | None) -> Profile:
-    """Returns the same passes, if they take as long as is said."""
+    """Scales the times of the passes to the given total; None: no change."""
     if said_s is None:
         return profile
     factor = said_s / (profile.forward_s + profile.backward_s)
@@ -91,7 +93,7 @@ def scale_passes(profile: Profile, said_s: float | None) -> Profile:
 
 
 def passes_of_length(gradient: dict[str, Tensor], said_s: float) -> Profile:
-    """Passes of which nothing is known but what both take: gradients come at equal distances."""
+    """Returns passes of a given total time; gradients become ready at equal intervals."""
     backward_s, tensors = (1 - FORWARD) * said_s, len(gradient)
     ready = tuple(backward_s * (number + 1) / tensors for number in range(tensors))
     return Profile(FORWARD * said_s, ready, backward_s, gradient)
@@ -101,18 +103,18 @@ def random_gradient(path: Path) -> dict[str, Tensor]:
     """Draws normal numbers in the shapes of a file's parameters: only their number matters.
 
     Raises:
-        ConfigError: it has none.
-        DataError: it cannot be read.
+        ConfigError: the file has no parameters.
+        DataError: the file cannot be read.
     """
     generator = Generator().manual_seed(1)
-    found = {
+    gradient = {
         name: torch.randn(tensor.shape, generator=generator)
         for name, tensor in load_tensors(path, "--weights").items()
         if tensor.is_floating_point() and tensor.numel() and not name.endswith(BUFFERS)
     }
-    if not found:
+    if not gradient:
         raise ConfigError(f"--weights {path}: there is no parameter in it")
-    return found
+    return gradient
 
 
 def match_parameters(
@@ -121,23 +123,24 @@ def match_parameters(
     """Returns the gradient in the order of the network's parameters.
 
     Raises:
-        ConfigError: it is of another network.
+        ConfigError: the gradient belongs to another network.
     """
     own = {name: tuple(tensor.shape) for name, tensor in profile.gradient.items()}
     read = {name: tuple(tensor.shape) for name, tensor in gradient.items()}
     odd = sorted(name for name in own.keys() | read.keys() if own.get(name) != read.get(name))
     if odd:
-        found, wanted = read.get(odd[0], "missing"), own.get(odd[0], "none such")
+        file_shape, network_shape = read.get(odd[0], "missing"), own.get(odd[0], "none such")
         raise ConfigError(
             f"--gradient {options.gradient} is not one of --network {options.network} on "
-            f"{options.dataset}: {odd[0]} is {found} in the file and {wanted} in the network; give "
-            "the network and data set that it is of, or --compute with what its passes take"
+            f"{options.dataset}: {odd[0]} is {file_shape} in the file and {network_shape} in the "
+            "network; give the network and data set of the gradient, or --compute with the time of "
+            "their passes"
         )
     return {name: gradient[name] for name in own}
 
 
 def scenario_of(options: ExplainOptions, profile: Profile) -> Scenario:
-    """Workers and links as described."""
+    """Returns the workers and links that the options describe."""
     inside = measure_intra_host_link() if options.per_host > 1 else NO_LINK
     return Scenario(
         profile, options.workers, options.link, options.host_model,

@@ -136,13 +136,13 @@ class ExplainOptions:
         Raises:
             ConfigError: nobody is here to tell hosts by their names.
         """
-        said = canonical_hierarchy(self.hierarchical)
-        if said == BY_NAME:
+        hierarchy = canonical_hierarchy(self.hierarchical)
+        if hierarchy == BY_NAME:
             raise ConfigError(
                 f"--hierarchical {self.hierarchical}: no job runs whose hosts have names; give how "
                 "many workers share a host, e.g. 4"
             )
-        return int(said or 1)
+        return int(hierarchy or 1)
 
     @property
     def link(self) -> Link:

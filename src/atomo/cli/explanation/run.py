@@ -91,14 +91,14 @@ def read_steps(folder: Path) -> list[Mapping[str, Any]]:
 def by_last_plan(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Returns the steps with the codecs and messages that the settings of the run name now."""
     since = [step.get("plan_since", 1) for step in steps]
-    return [step for step, one in zip(steps, since, strict=True) if one == since[-1]]
+    return [step for step, plan_since in zip(steps, since, strict=True) if plan_since == since[-1]]
 
 
 def settings_of(folder: Path) -> Settings:
     """Reads the settings of the run."""
-    known = read_settings([folder / SETTINGS_FILE])
-    known.pop("hostfile", None)  # it may be gone by now
-    return Settings(**known).resolved()
+    values = read_settings([folder / SETTINGS_FILE])
+    values.pop("hostfile", None)  # it may be gone by now
+    return Settings(**values).resolved()
 
 
 def with_enclosing_run(options: ExplainOptions) -> ExplainOptions:

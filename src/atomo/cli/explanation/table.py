@@ -17,23 +17,23 @@ __all__ = ["document", "table", "verdict"]
 
 
 def document(
-    options: ExplainOptions, scenario: Scenario, found: Sequence[Comparison]
+    options: ExplainOptions, scenario: Scenario, comparisons: Sequence[Comparison]
 ) -> dict[str, Any]:
     """Returns everything, for programs. A codec that pays everywhere has null as its bound."""
-    rows = [asdict(one) for one in found]
+    rows = [asdict(comparison) for comparison in comparisons]
     for row in rows:
         row["pays_below"] = None if math.isinf(row["pays_below"]) else row["pays_below"]
     return {
         "options": asdict(options),
         "parameters": sum(scenario.profile.sizes) // 4,
         "compute_s": scenario.compute_s,
-        "compress": compression_pays(found),
+        "compress": compression_pays(comparisons),
         "left_out": skipped_communicators(options),
         "steps": rows,
     }
 
 
-def table(scenario: Scenario, found: Sequence[Comparison], options: ExplainOptions) -> Table:
+def table(scenario: Scenario, comparisons: Sequence[Comparison], options: ExplainOptions) -> Table:
     """Returns one row a codec and communicator, the fastest first."""
     entries = sum(scenario.profile.sizes) // 4
     links = f"{options.bandwidth}, {options.latency}"
@@ -46,27 +46,27 @@ def table(scenario: Scenario, found: Sequence[Comparison], options: ExplainOptio
         f"{1e3 * scenario.compute_s:.0f} ms; {options.workers} workers, {links}"
     )
     inside = ["hosts"] if options.per_host > 1 else []
-    error = ["error"] if any(one.error is not None for one in found) else []
+    error = ["error"] if any(comparison.error is not None for comparison in comparisons) else []
     out = Table(title=title)
     for column in (
         "--code", "--comm-type", *inside, "ms", "link", "codec", "sent", "--fusion",
         *error, "to bf16", "pays below", *(f"ms: {n}" for n in OTHER_SIZES),
     ):  # fmt: skip
         out.add_column(column, justify="left" if column.startswith("--") else "right")
-    for one in found:
+    for comparison in comparisons:
         out.add_row(
-            one.code,
-            one.communicator,
-            *([f"of {options.per_host}" * one.hierarchical] if inside else []),
-            f"{1e3 * one.step_s:.1f}",
-            f"{1e3 * one.link_s:.1f}",
-            f"{1e3 * one.codec_s:.1f}",
-            bytes_text(one.sent_bytes),
-            one.fusion,
-            *([error_text(one.error)] if error else []),
-            f"{one.to_base:.2f}x",
-            speed_text(one.pays_below),
-            *(f"{1e3 * seconds_:.0f}" for seconds_ in one.steps_s.values()),
+            comparison.code,
+            comparison.communicator,
+            *([f"of {options.per_host}" * comparison.hierarchical] if inside else []),
+            f"{1e3 * comparison.step_s:.1f}",
+            f"{1e3 * comparison.link_s:.1f}",
+            f"{1e3 * comparison.codec_s:.1f}",
+            bytes_text(comparison.sent_bytes),
+            comparison.fusion,
+            *([error_text(comparison.error)] if error else []),
+            f"{comparison.to_base:.2f}x",
+            speed_text(comparison.pays_below),
+            *(f"{1e3 * seconds_:.0f}" for seconds_ in comparison.steps_s.values()),
         )
     return out
 
@@ -83,24 +83,24 @@ def error_text(error: float | None) -> str:
     return "" if error is None else f"{error:.2g}"
 
 
-def method_text(one: Comparison, options: ExplainOptions) -> str:
+def method_text(comparison: Comparison, options: ExplainOptions) -> str:
     """Formats an option as `atomo train` takes it."""
-    inside = f"--hierarchical {options.per_host} " if one.hierarchical else ""
-    return f"{inside}--comm-type {one.communicator}"
+    inside = f"--hierarchical {options.per_host} " if comparison.hierarchical else ""
+    return f"{inside}--comm-type {comparison.communicator}"
 
 
-def verdict(found: Sequence[Comparison], options: ExplainOptions) -> str:
+def verdict(comparisons: Sequence[Comparison], options: ExplainOptions) -> str:
     """Returns the answer in a sentence or two."""
-    first = found[0]
+    first = comparisons[0]
     how = f"{method_text(first, options)} --code '{first.code}' --fusion {first.fusion}"
-    if not compression_pays(found):
-        dense = next(one for one in found if one.code in DENSE)
+    if not compression_pays(comparisons):
+        dense = next(comparison for comparison in comparisons if comparison.code in DENSE)
         plain = f"{method_text(dense, options)} --code {dense.code}"
         return f"Do not compress: nothing gains 2 % on {plain} --fusion {dense.fusion}.\n"
-    rest = speed_text(first.pays_below)
+    speed_bound = speed_text(first.pays_below)
     gain = f"{first.to_base:.2f} times as fast as bf16 over Allreduce"
     figures = "these figures" if first.error is None else "these times"
-    bound = "on links of any speed" if rest == "any" else f"on links below {rest}"
+    bound = "on links of any speed" if speed_bound == "any" else f"on links below {speed_bound}"
     return (
         f"Fastest: {how}, {gain}; it pays {bound}.\n"
         f"What a codec loses is not in {figures}: `atomo inspect --code '{first.code}'` shows the "

@@ -177,16 +177,18 @@ def rate_text(step: StepDone) -> str:
 def evaluation_line(event: Evaluation) -> str:
     """Returns one line for a checkpoint's test results."""
     task = make_task(event.task)
-    told = values_text(task, event, "")
+    results = values_text(task, event, "")
     if any(key.startswith(AVERAGED) for key in event.values):
-        told += f"; average {values_text(task, event, AVERAGED)}"
-    return f"step {event.step}: test {told} on {event.samples:,} {task.samples}"
+        results += f"; average {values_text(task, event, AVERAGED)}"
+    return f"step {event.step}: test {results} on {event.samples:,} {task.samples}"
 
 
 def values_text(task: Task, event: Evaluation, prefix: str) -> str:
     """Returns the values of some weights, those whose keys begin so."""
-    shown = [one for one in (*task.metrics, LOSS) if prefix + one.key in event.values]
-    return " ".join(f"{one.shown} {one.text(event.values[prefix + one.key])}" for one in shown)
+    shown = [metric for metric in (*task.metrics, LOSS) if prefix + metric.key in event.values]
+    return " ".join(
+        f"{metric.shown} {metric.text(event.values[prefix + metric.key])}" for metric in shown
+    )
 
 
 def foot_text(event: Evaluation) -> str:

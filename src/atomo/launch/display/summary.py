@@ -40,45 +40,18 @@ class Summary:
         self._storage: dict[str, Storage] = {}  # the latest of each thing that is written
 
     def add(self, event: Event | Evaluation) -> None:
-        """Takes in one event."""
+        """Adds one event to the totals."""
         match event:
             case Started():
                 self.started = event
             case StepDone():
-                self.last = event
-                self.steps += 1
-                self._up += event.up_bytes
-                self._down += event.down_bytes
-                self._dense += event.dense_bytes
-                self._whole += self._uncoded(event)
-                self._seconds += event.step_s
-                self._gradients += GradientTotals(
-                    event.asked, event.workers, event.late, event.lost, event.refused
-                )
-                self._images += GradientTotals(
-                    event.images_asked,
-                    event.images_used,
-                    event.images_late,
-                    event.images_lost,
-                    event.images_refused,
-                )
-                self._refused.update(zip(event.refused_from, event.refused_for, strict=True))
-                if event.slowness >= STRAGGLES:
-                    self._slowest[event.slowest] += 1
-                for part in self._parts:
-                    self._parts[part] += getattr(event, f"{part}_s")
-                self._exchange_s += event.exchange_s
-                self._hidden_s += event.hidden_s
+                self._add_step(event)
             case Saved():
                 self._saved = True
             case Storage():
                 self._storage[event.what] = event
             case Evaluation():
-                self.evaluation = event
-                metric = make_task(event.task).metrics[0]
-                value = event.values[metric.key]
-                if not self._best or metric.better(value, self._best.values[metric.key]):
-                    self._best = event
+                self._add_evaluation(event)
             case Ended():
                 self.ended = event
                 self._gradients += GradientTotals(
@@ -87,6 +60,39 @@ class Summary:
                 self._images += GradientTotals(
                     late=event.images_late, lost=event.images_lost, refused=event.images_refused
                 )
+
+    def _add_step(self, step: StepDone) -> None:
+        self.last = step
+        self.steps += 1
+        self._up += step.up_bytes
+        self._down += step.down_bytes
+        self._dense += step.dense_bytes
+        self._whole += self._uncoded(step)
+        self._seconds += step.step_s
+        self._gradients += GradientTotals(
+            step.asked, step.workers, step.late, step.lost, step.refused
+        )
+        self._images += GradientTotals(
+            step.images_asked,
+            step.images_used,
+            step.images_late,
+            step.images_lost,
+            step.images_refused,
+        )
+        self._refused.update(zip(step.refused_from, step.refused_for, strict=True))
+        if step.slowness >= STRAGGLES:
+            self._slowest[step.slowest] += 1
+        for part in self._parts:
+            self._parts[part] += getattr(step, f"{part}_s")
+        self._exchange_s += step.exchange_s
+        self._hidden_s += step.hidden_s
+
+    def _add_evaluation(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+        metric = make_task(evaluation.task).metrics[0]
+        value = evaluation.values[metric.key]
+        if not self._best or metric.better(value, self._best.values[metric.key]):
+            self._best = evaluation
 
     def rows(self) -> list[tuple[str, str]]:
         """Returns name and value of each line of the table."""
@@ -97,96 +103,112 @@ class Summary:
         if latest:
             rows.append(("steps", f"{latest.step:,}"))
         if self.last and self.steps:
-            up, dense = self._up / self.steps, self._dense / self.steps
-            down, whole = self._down / self.steps, self._whole / self.steps
-            rows += [
-                ("training time", duration_text(self._seconds)),
-                ("gradient bytes per step", f"{bytes_text(up)} (dense {bytes_text(dense)})"),
-                ("ratio to dense", f"{ratio_text(dense, up)} fewer bytes"),
-                self._way_back(down, whole),
-                ("both ways", f"{ratio_text(dense + whole, up + down)} fewer bytes"),
-                ("time per step", self._times()),
-            ]
-            samples = self.started.samples if self.started else "images"
-            tallies = ("gradients", self._gradients), (samples, self._images)
-            rows += [(name, tally.text) for name, tally in tallies if tally.text]
-            rows += [*self._strangers(), *self._stragglers()]
-            if self._exchange_s:
-                hidden = f"{self._hidden_s / self._exchange_s:.0%} of the exchange"
-                rows.append(("beside the backward pass", hidden))
+            rows += self._step_rows()
         if self.started:
-            folder = nearby(Path(self.started.train_dir))
-            if self._saved or self.started.first_step > 1:
-                rows.append(("checkpoints", f"{folder}/step-*.json"))
-            rows.append(("metrics", f"{folder}/metrics.jsonl"))
-            rows += self._failures()
-            if self.evaluation:
-                rows.append(("evaluations", f"{folder}/evaluations.jsonl"))
-                rows.append(("TensorBoard", f"{folder}/tensorboard"))
+            rows += self._file_rows(self.started)
+        return rows
+
+    def _step_rows(self) -> list[tuple[str, str]]:
+        """Returns the lines about bytes, times and gradients."""
+        up, dense = self._up / self.steps, self._dense / self.steps
+        down, whole = self._down / self.steps, self._whole / self.steps
+        rows = [
+            ("training time", duration_text(self._seconds)),
+            ("gradient bytes per step", f"{bytes_text(up)} (dense {bytes_text(dense)})"),
+            ("ratio to dense", f"{ratio_text(dense, up)} fewer bytes"),
+            self._received_bytes(down, whole),
+            ("both ways", f"{ratio_text(dense + whole, up + down)} fewer bytes"),
+            ("time per step", self._times()),
+        ]
+        samples = self.started.samples if self.started else "images"
+        totals = ("gradients", self._gradients), (samples, self._images)
+        rows += [(name, total.text) for name, total in totals if total.text]
+        rows += [*self._refused_frames(), *self._stragglers()]
+        if self._exchange_s:
+            hidden = f"{self._hidden_s / self._exchange_s:.0%} of the exchange"
+            rows.append(("beside the backward pass", hidden))
+        return rows
+
+    def _file_rows(self, started: Started) -> list[tuple[str, str]]:
+        """Returns the lines about the files of the run."""
+        folder = nearby(Path(started.train_dir))
+        rows = []
+        if self._saved or started.first_step > 1:
+            rows.append(("checkpoints", f"{folder}/step-*.json"))
+        rows.append(("metrics", f"{folder}/metrics.jsonl"))
+        rows += self._failures()
+        if self.evaluation:
+            rows.append(("evaluations", f"{folder}/evaluations.jsonl"))
+            rows.append(("TensorBoard", f"{folder}/tensorboard"))
         return rows
 
     def _stragglers(self) -> list[tuple[str, str]]:
         """Names the workers that lagged, and in how many steps."""
         if not self._slowest or not self.last:
             return []
-        told = [f"worker {rank}: {count:,} steps" for rank, count in self._slowest.most_common(3)]
+        workers = [
+            f"worker {rank}: {count:,} steps" for rank, count in self._slowest.most_common(3)
+        ]
         name = f"slower than {STRAGGLES:g} times the median"
-        return [(name, ", ".join(told))]
+        return [(name, ", ".join(workers))]
 
-    def _strangers(self) -> list[tuple[str, str]]:
+    def _refused_frames(self) -> list[tuple[str, str]]:
         """Names the workers whose frames were refused, and the reasons."""
         if not self._refused:
             return []
-        found = sorted(self._refused.items())
-        told = [f"worker {rank}: {count:,} {fault}" for (rank, fault), count in found]
-        return [("refused frames", ", ".join(told))]
+        counts = sorted(self._refused.items())
+        workers = [f"worker {rank}: {count:,} {fault}" for (rank, fault), count in counts]
+        return [("refused frames", ", ".join(workers))]
 
-    def _results(self, found: Evaluation, last_step: int) -> list[tuple[str, str]]:
-        """Returns the last checkpoint's result, and the best one's where that was better."""
-        metric = make_task(found.task).metrics[0]
+    def _results(self, latest: Evaluation, last_step: int) -> list[tuple[str, str]]:
+        """Returns the result of the last checkpoint, and of the best one if that was better."""
+        metric = make_task(latest.task).metrics[0]
 
-        def told(one: Evaluation, at: bool) -> str:
-            return metric.text(one.values[metric.key]) + (f" (of step {one.step})" if at else "")
+        def result_text(evaluation: Evaluation, with_step: bool) -> str:
+            text = metric.text(evaluation.values[metric.key])
+            return f"{text} (of step {evaluation.step})" if with_step else text
 
-        rows = [(f"final test {metric.title}", told(found, found.step != last_step))]
+        rows = [(f"final test {metric.title}", result_text(latest, latest.step != last_step))]
         best = self._best
-        if best and metric.better(best.values[metric.key], found.values[metric.key]):
-            rows.append((f"best test {metric.title}", told(best, True)))
+        if best and metric.better(best.values[metric.key], latest.values[metric.key]):
+            rows.append((f"best test {metric.title}", result_text(best, True)))
         return rows
 
     def _failures(self) -> list[tuple[str, str]]:
         """Names the files that could not be written, if any."""
         failed = max(
-            sum(one.failures for one in self._storage.values()),
+            sum(storage.failures for storage in self._storage.values()),
             self.last.storage_failures if self.last else 0,
         )
         if not failed:
             return []
-        out = [what for what, one in self._storage.items() if not one.works]
+        out = [name for name, storage in self._storage.items() if not storage.works]
         state = f"not written at the end: {', '.join(out)}" if out else "all was written later"
         return [("failed attempts to write", f"{failed} ({state})")]
 
     def _uncoded(self, step: StepDone) -> int:
-        """Bytes of all weights, to every worker; without a master, of the dense gradients."""
-        if self._alike():
+        """Returns the bytes of the weights for all workers; without a master, of the dense
+        gradients.
+        """
+        if self._is_replicated():
             return step.dense_bytes
         return 4 * self.started.parameters * self.started.workers if self.started else 0
 
-    def _way_back(self, down: int | float, whole: int | float) -> tuple[str, str]:
-        """Tells the bytes that came to workers, and how many they would be without compression."""
-        if self._alike():
+    def _received_bytes(self, down: int | float, whole: int | float) -> tuple[str, str]:
+        """Returns the line about the bytes that workers received, with and without compression."""
+        if self._is_replicated():
             return "bytes received per step", f"{bytes_text(down)} (dense {bytes_text(whole)})"
         return "bytes down per step", f"{bytes_text(down)} (weights {bytes_text(whole)})"
 
-    def _alike(self) -> bool:
-        """True if all ranks send to each other, and none of them is a master."""
+    def _is_replicated(self) -> bool:
+        """True if the run has no master."""
         return self.started is not None and self.started.comm_type != PARAMETER_SERVER
 
     def _times(self) -> str:
-        """Returns the time of a mean step, and its parts at the workers."""
+        """Returns the mean time of a step, and its parts on the workers."""
         parts = {part: 1e3 * total / self.steps for part, total in self._parts.items()}
-        told = ", ".join(f"{part} {ms:.0f}" for part, ms in parts.items() if ms >= 0.5)
-        return f"{1e3 * self._seconds / self.steps:.0f} ms" + (f" ({told})" if told else "")
+        times = ", ".join(f"{part} {ms:.0f}" for part, ms in parts.items() if ms >= 0.5)
+        return f"{1e3 * self._seconds / self.steps:.0f} ms" + (f" ({times})" if times else "")
 
     def title(self) -> str:
         """Describes the end of the run in a word or two."""
@@ -207,7 +229,7 @@ class Summary:
 
 
 def nearby(folder: Path) -> Path:
-    """Returns the folder as seen from here, where that is shorter."""
+    """Returns the folder relative to the current one, if it lies below."""
     try:
         here = Path.cwd()
     except FileNotFoundError:  # it was removed while the run went on

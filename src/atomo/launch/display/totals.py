@@ -34,7 +34,7 @@ class GradientTotals:
         """One line; empty where all of them counted."""
         if not (self.late or self.lost or self.refused):
             return ""
-        rest = self.asked - self.used - self.late - self.lost - self.refused
-        told = f"{self.asked:,}: {self.used:,} used, {self.late:,} late, {self.lost:,} lost"
-        told += f", {self.refused:,} refused" if self.refused else ""
-        return told + (f", {rest:,} under way" if rest else "")
+        pending = self.asked - self.used - self.late - self.lost - self.refused
+        line = f"{self.asked:,}: {self.used:,} used, {self.late:,} late, {self.lost:,} lost"
+        line += f", {self.refused:,} refused" if self.refused else ""
+        return line + (f", {pending:,} under way" if pending else "")

@@ -56,15 +56,15 @@ def read_hosts(path: Path) -> list[Host]:
     return hosts
 
 
-def parse_line(line: str, where: str) -> Host:
+def parse_line(line: str, place: str) -> Host:
     """Returns one line without its comment."""
-    name, *rest = line.split()
-    slots = re.fullmatch(r"slots=([1-9][0-9]{0,5})", rest[0]) if rest else None
-    if len(rest) > 1 or (rest and not slots) or len(name) > LONGEST or not (
+    name, *options = line.split()
+    slots = re.fullmatch(r"slots=([1-9][0-9]{0,5})", options[0]) if options else None
+    if len(options) > 1 or (options and not slots) or len(name) > LONGEST or not (
         NAME.fullmatch(name) or ADDRESS6.fullmatch(name)
     ):  # fmt: skip
-        told = repr(line if len(line) <= SHOWN else f"{line[:SHOWN]}...")
-        raise ConfigError(f"{where}: {told} is not a host; write `HOST` or `HOST slots=N`")
+        shown = repr(line if len(line) <= SHOWN else f"{line[:SHOWN]}...")
+        raise ConfigError(f"{place}: {shown} is not a host; write `HOST` or `HOST slots=N`")
     return Host(name, int(slots[1]) if slots else None)
 
 

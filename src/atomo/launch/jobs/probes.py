@@ -1,4 +1,4 @@
-"""Probes: a short job that writes one, or the file of an earlier one of the same hosts."""
+"""Probes: files with measurements of hosts and links, and the short jobs that write them."""
 
 import shlex
 import subprocess
@@ -17,8 +17,8 @@ from atomo.planning.probe import Probe, ProbeSubject, read_probe
 __all__ = ["ProbeRequest", "obtain_probe", "subject_of"]
 
 HERE = "this host"
-PROBE_S = 3600.0  # in which a job has measured every codec, over however slow a link
-END_S = 10.0  # in which mpirun ends its ranks on every host
+PROBE_S = 3600.0  # time limit of a job, enough for every codec over the slowest links
+END_S = 10.0  # time limit for mpirun to end its ranks on every host
 Run = Callable[[Sequence[str]], int]
 """Runs a command line to its end; its exit code."""
 
@@ -51,7 +51,7 @@ def run_here(line: Sequence[str], longest_s: float = PROBE_S) -> int:
     """Runs a job beside this process, and returns its exit code.
 
     Raises:
-        DeadlineExpired: the job has not ended within `longest_s`, and is ended.
+        DeadlineExpired: the job ran longer than `longest_s` and was killed.
     """
     with subprocess.Popen(line) as job:
         try:
@@ -74,66 +74,66 @@ def end(job: "subprocess.Popen[bytes]") -> None:
 
 
 def obtain_probe(
-    asked: ProbeRequest, ways: Sequence[tuple[str, str]], run: Run = run_here
+    request: ProbeRequest, methods: Sequence[tuple[str, str]], run: Run = run_here
 ) -> Probe:
     """Reads a probe from a file, or runs a job that measures it first.
 
     Args:
-        asked: options of `atomo explain`.
-        ways: codecs and reductions that must be in it.
+        request: options of `atomo explain`.
+        methods: codecs and reductions that the probe must contain.
         run: starts the job.
 
     Raises:
         DataError: the file is damaged.
-        ConfigError: it is of something else, or lacks a codec.
-        TransportError: the job failed, and has said why; or it did not end.
+        ConfigError: the file is a probe of another run, or lacks a codec.
+        TransportError: the job failed and has printed the reason, or it did not end.
     """
-    path = Path(asked.probe)
+    path = Path(request.probe)
     if not path.exists():
-        # All of them would run elsewhere than here.
+        # Allgather: all ranks are workers, as in the measurements.
         settings = Settings(
-            n=asked.workers, hostfile=asked.hostfile, mpi_args=asked.mpi_args,
+            n=request.workers, hostfile=request.hostfile, mpi_args=request.mpi_args,
             comm_type="Allgather",
         )  # fmt: skip
         words = [f"--probe={path.absolute()}" if word.startswith("--probe=") else word
-                 for word in to_arguments(asked)]  # fmt: skip
+                 for word in to_arguments(request)]  # fmt: skip
         code = run([*python_command(settings), "-m", "atomo", "probe", *words])
         if code or not path.exists():
             raise TransportError(f"the probe ended with exit code {code} and wrote no {path}")
-    subject, found = read_probe(path)
-    check_subject(path, subject, subject_of(asked, asked.workers))
-    lacking = set(ways) - {(costs.spec, reduction) for reduction, costs in found.costs}
+    subject, probe = read_probe(path)
+    check_subject(path, subject, subject_of(request, request.workers))
+    lacking = set(methods) - {(costs.spec, reduction) for reduction, costs in probe.costs}
     if lacking:
-        one = " with ".join(min(lacking))
-        raise ConfigError(f"--probe {path} has nothing of {one}; delete it to measure anew")
-    return found
+        method = " with ".join(min(lacking))
+        raise ConfigError(f"--probe {path} lacks {method}; delete it to measure anew")
+    return probe
 
 
-def subject_of(asked: ProbeRequest, ranks: int) -> ProbeSubject:
+def subject_of(request: ProbeRequest, ranks: int) -> ProbeSubject:
     """Describes the subject of a probe with these options."""
     hosts = (
-        assign_processes(read_hosts(Path(asked.hostfile)), ranks)
-        if asked.hostfile
+        assign_processes(read_hosts(Path(request.hostfile)), ranks)
+        if request.hostfile
         else [(HERE, ranks)]
     )
     return ProbeSubject(
         tuple(name for name, count in hosts for _ in range(count)),
-        asked.network,
-        asked.dataset,
-        asked.image_size,
-        asked.batch_size,
-        asked.threads,
+        request.network,
+        request.dataset,
+        request.image_size,
+        request.batch_size,
+        request.threads,
     )
 
 
-def check_subject(path: Path, found: ProbeSubject, asked: ProbeSubject) -> None:
-    """Raises ConfigError for a probe of something else than what is asked for."""
-    for name, value in vars(asked).items():
-        other = getattr(found, name)
-        if other != value:
-            what = name.replace("_", "-")
+def check_subject(path: Path, subject: ProbeSubject, requested: ProbeSubject) -> None:
+    """Raises ConfigError if a probe's subject differs from the requested one."""
+    for name, value in vars(requested).items():
+        measured = getattr(subject, name)
+        if measured != value:
+            label = name.replace("_", "-")
             raise ConfigError(
-                f"--probe {path} is of the {what} {shown(other)}, not {shown(value)}; "
+                f"--probe {path} is of the {label} {shown(measured)}, not {shown(value)}; "
                 "give another file, or delete it to measure anew"
             )
 

@@ -64,13 +64,13 @@ def count_tasks() -> int:
     Raises:
         ConfigError: it is in none, or that has a single task, which is no job.
     """
-    found = sum(host.slots or 1 for host in allocated_hosts())
-    if found == 1:
+    tasks = sum(host.slots or 1 for host in allocated_hosts())
+    if tasks == 1:
         raise ConfigError(
             "--slurm: the allocation has one task, and a job has a master and workers: ask SLURM "
             "for more with --ntasks or --ntasks-per-node"
         )
-    return found
+    return tasks
 
 
 def tasks_per_node(text: str) -> list[int]:
@@ -95,10 +95,10 @@ def expand_node_list(nodes: str) -> list[str]:
     Raises:
         ConfigError: scontrol is not there, or cannot read the list.
     """
-    asked = ["scontrol", "show", "hostnames", nodes]
+    command = ["scontrol", "show", "hostnames", nodes]
     try:
-        told = subprocess.run(
-            asked, capture_output=True, text=True, check=True, timeout=PATIENCE_S
+        names = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=PATIENCE_S
         ).stdout.split()
     except FileNotFoundError as error:
         raise ConfigError(
@@ -106,8 +106,8 @@ def expand_node_list(nodes: str) -> list[str]:
             f"SLURM_JOB_NODELIST={nodes}; it comes with SLURM's client commands"
         ) from error
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or error
-        raise ConfigError(f"--slurm: `{' '.join(asked)}`: {str(said).strip()}") from error
-    if not told:
+        reason = getattr(error, "stderr", None) or error
+        raise ConfigError(f"--slurm: `{' '.join(command)}`: {str(reason).strip()}") from error
+    if not names:
         raise ConfigError(f"--slurm: SLURM_JOB_NODELIST={nodes} names no node")
-    return told
+    return names

@@ -15,13 +15,13 @@ from atomo.launch.jobs.hosts import HERE
 
 __all__ = ["RemoteHosts", "ssh_command"]
 
-PATIENCE_S: Final = 4.0  # for hosts to answer, where none does: more than an ssh takes
+PATIENCE_S: Final = 4.0  # maximum wait for the first answer: more than an ssh takes
 SLACK: Final = 5.0
-LEAST_S: Final = 1.0  # for the others, once one has answered
+LEAST_S: Final = 1.0  # minimum wait for the other hosts after the first answer
 POLL_S: Final = 0.02
 AGENTS: Final = ("plm_ssh_agent", "plm_rsh_agent")  # what mpirun calls its ssh, now and earlier
-# What has the process's number and began at another time is a stranger's. The states are those of
-# `transports.processes`, which another host would take longer to import than to kill.
+# A process with this id but another start time is a different one. The states are those of
+# `transports.processes`; they are repeated here because the import takes longer than the kill.
 KILL: Final = """\
 import os, sys
 pid, started, if_stuck = map(int, sys.argv[1:])
@@ -32,25 +32,23 @@ if int(fields[19]) == started and (fields[0] in "TtD" or not if_stuck):
 
 
 def ssh_command(mpi_args: Sequence[str]) -> list[str]:
-    """Returns the words before a host and a command: mpirun's ssh, `ssh` unless it was told
-    otherwise.
-    """
+    """Returns the words before a host and a command: the ssh that mpirun uses, by default `ssh`."""
     named = (value for name, value in pairwise(mpi_args) if name in AGENTS)
     environment = (os.environ.get(f"PRTE_MCA_{name}") for name in AGENTS)
-    found = next((value for value in (*named, *environment) if value), "ssh")
+    words = next((value for value in (*named, *environment) if value), "ssh")
     # It may list several, the first one first.
-    return shlex.split(found.partition(" : ")[0]) or ["ssh"]
+    return shlex.split(words.partition(" : ")[0]) or ["ssh"]
 
 
 @final
 class RemoteHosts:
-    """The other hosts of a job: which of them still answer, and killing a process there."""
+    """The other hosts of a job: finds hosts that stopped answering, and kills processes there."""
 
     def __init__(self, hosts: Iterable[str], ssh: Sequence[str]) -> None:
-        """Asks each of them whether it answers, and does not wait for it.
+        """Starts a first ssh to each host, and does not wait for the answer.
 
         Args:
-            hosts: those of the job; this one may be among them.
+            hosts: the hosts of the job; this host may be included.
             ssh: the words before a host and a command.
         """
         self._ssh = ssh
@@ -58,22 +56,22 @@ class RemoteHosts:
         self._kills: list[subprocess.Popen[bytes]] = []
 
     def lost(self) -> frozenset[str]:
-        """Returns the hosts that answered before and do not now.
+        """Returns the hosts that answered the first ssh and do not answer now.
 
-        Of one that never did nothing is known: mpirun may have another way to it than ssh.
+        A host that never answered is not reported: mpirun may reach it by other means than ssh.
         """
-        known = [host for host, asked in self._first.items() if asked.poll() == 0]
-        asked = {host: self._start(host, ["true"]) for host in known}
-        return frozenset(known) - answering_hosts(asked)
+        reachable = [host for host, probe in self._first.items() if probe.poll() == 0]
+        probes = {host: self._start(host, ["true"]) for host in reachable}
+        return frozenset(reachable) - answering_hosts(probes)
 
     def kill(self, host: str, pid: int, started: int, *, if_stuck: bool = False) -> None:
-        """Has a process of a host killed, even if it is stopped; does not wait for it.
+        """Starts to kill a process of a host, even a stopped one; does not wait for its end.
 
         Args:
-            host: where it is.
-            pid: its number there.
-            started: when it began, in ticks since the host came up.
-            if_stuck: only if it is stopped, or waits for the system.
+            host: the host of the process.
+            pid: its process id on that host.
+            started: its start time, in clock ticks since the host's boot.
+            if_stuck: kill it only if it is stopped, or in uninterruptible sleep.
         """
         words = [sys.executable, "-S", "-c", KILL, *map(str, (pid, started, int(if_stuck)))]
         if is_here(host):
@@ -82,7 +80,7 @@ class RemoteHosts:
             self._kills.append(self._start(host, words))
 
     def close(self) -> None:
-        """Ends what has not ended."""
+        """Ends all ssh processes that still run."""
         for process in (*self._first.values(), *self._kills):
             finish(process)
 
@@ -91,7 +89,7 @@ class RemoteHosts:
 
 
 def start_detached(words: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Starts a command that nobody hears, in a session of its own: it can ask for no password."""
+    """Starts a command without output, in a new session, so that ssh cannot ask for a password."""
     return subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -101,23 +99,23 @@ def start_detached(words: Sequence[str]) -> subprocess.Popen[bytes]:
     )
 
 
-def answering_hosts(asked: dict[str, subprocess.Popen[bytes]]) -> set[str]:
-    """Returns the hosts that answer in time, or in `SLACK` times what the last of the
-    others took.
+def answering_hosts(probes: dict[str, subprocess.Popen[bytes]]) -> set[str]:
+    """Returns the hosts that answer within `PATIENCE_S`; once some have answered, within `SLACK`
+    times the time of the last answer.
     """
-    begun, found, taken_s = time.monotonic(), set[str](), 0.0
-    while any(one.poll() is None for one in asked.values()):
-        spent_s = time.monotonic() - begun
-        new = {host for host, one in asked.items() if one.poll() == 0} - found
+    started_s, answered, taken_s = time.monotonic(), set[str](), 0.0
+    while any(probe.poll() is None for probe in probes.values()):
+        spent_s = time.monotonic() - started_s
+        new = {host for host, probe in probes.items() if probe.poll() == 0} - answered
         if new:
-            found, taken_s = found | new, spent_s
-        if spent_s > (max(LEAST_S, SLACK * taken_s) if found else PATIENCE_S):
+            answered, taken_s = answered | new, spent_s
+        if spent_s > (max(LEAST_S, SLACK * taken_s) if answered else PATIENCE_S):
             break
         time.sleep(POLL_S)
-    found |= {host for host, one in asked.items() if one.poll() == 0}
-    for process in asked.values():
+    answered |= {host for host, probe in probes.items() if probe.poll() == 0}
+    for process in probes.values():
         finish(process)
-    return found
+    return answered
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -132,13 +130,13 @@ def is_here(host: str) -> bool:
     if name in HERE or name == socket.gethostname():
         return True
     with suppress(OSError):
-        return any(can_bind(*found[::4]) for found in socket.getaddrinfo(name, 0))
+        return any(can_bind(*address[::4]) for address in socket.getaddrinfo(name, 0))
     return False
 
 
 def can_bind(family: int, address: tuple[object, ...]) -> bool:
-    """True if an address is one of this host."""
-    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as one:
-        one.bind(address)
+    """True if an address belongs to this host."""
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as endpoint:
+        endpoint.bind(address)
         return True
     return False

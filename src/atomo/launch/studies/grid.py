@@ -38,17 +38,17 @@ def axes_of(words: Sequence[str]) -> tuple[list[Axis], list[str]]:
         ConfigError: a range cannot be read, or an option that takes several is there twice.
     """
     axes: list[Axis] = []
-    rest: list[str] = []
+    fixed: list[str] = []
     for option, value in option_pairs(words):
         values = () if value is None else axis_values(option, value)
         if len(values) > 1:
             axes.append(Axis(option, values))
         else:  # joined, for a value may be empty or begin with a dash
-            rest.append("=".join([option, *values]))
+            fixed.append("=".join([option, *values]))
     doubled = {axis.option for axis in axes if [a.option for a in axes].count(axis.option) > 1}
     if doubled:
         raise ConfigError(f"{doubled.pop()} is there twice; give all of its values in one")
-    return axes, rest
+    return axes, fixed
 
 
 def grid_points(axes: Sequence[Axis]) -> Iterator[dict[str, str]]:
@@ -59,17 +59,17 @@ def grid_points(axes: Sequence[Axis]) -> Iterator[dict[str, str]]:
 
 def option_pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     """Yields each option with its value, which may be empty, and words without one, with None."""
-    ours = [flag(field.name) for field in fields(Settings)]
-    left = list(translate_spellings(words, ours))
-    while left:
-        word = left.pop(0)
+    options = [flag(field.name) for field in fields(Settings)]
+    remaining = list(translate_spellings(words, options))
+    while remaining:
+        word = remaining.pop(0)
         name, equals, value = word.partition("=")
-        if name not in ours:
+        if name not in options:
             yield word, None
         elif equals:
             yield name, value
         else:  # a truth value alone says yes
-            yield name, None if not left or left[0].startswith("--") else left.pop(0)
+            yield name, None if not remaining or remaining[0].startswith("--") else remaining.pop(0)
 
 
 def axis_values(option: str, value: str) -> tuple[str, ...]:
@@ -78,18 +78,22 @@ def axis_values(option: str, value: str) -> tuple[str, ...]:
         return tuple(code.strip() for code in value.split(";") if code.strip()) or (value,)
     if option not in numeric_options():
         return (value,)
-    return tuple(one for part in value.split(",") for one in expand_powers(option, part.strip()))
+    return tuple(
+        number_text
+        for part in value.split(",")
+        for number_text in expand_powers(option, part.strip())
+    )
 
 
 def expand_powers(option: str, part: str) -> tuple[str, ...]:
     """Returns the powers of a range; of anything else, itself."""
-    found = POWERS.fullmatch(part)
-    if found is None:
+    match = POWERS.fullmatch(part)
+    if match is None:
         if ".." in part or "^" in part:
             raise ConfigError(f"{option} {part!r}: cannot read this range; write 2^-7..2^-1")
         return (part,)
-    base, first, other, last = map(int, found.groups())
-    if base != other or not 0 < abs(last - first) + 1 <= MOST or abs(first) + abs(last) > MOST:
+    base, first, last_base, last = map(int, match.groups())
+    if base != last_base or not 0 < abs(last - first) + 1 <= MOST or abs(first) + abs(last) > MOST:
         raise ConfigError(f"{option} {part!r}: a range has powers of one number, {MOST} at most")
     step = 1 if last >= first else -1
     try:

@@ -43,5 +43,5 @@ def run_trial(settings: Settings, recorder: QuietDisplay) -> int:
     Raises:
         ConfigError: a setting does not hold; nothing was started.
     """
-    settings = claim_folder(resolve_settings(settings), given=True)
+    settings = claim_folder(resolve_settings(settings), is_named=True)
     return Supervisor(settings, mpirun_command(settings, to_arguments(settings)), recorder).run()

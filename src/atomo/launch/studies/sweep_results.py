@@ -81,15 +81,15 @@ def read_trials(folder: Path) -> dict[str, SweepTrial]:
     Raises:
         CheckpointError: its results cannot be read.
     """
-    path, found = folder / RESULTS, list[SweepTrial]()
+    path, trials = folder / RESULTS, list[SweepTrial]()
     for place, record in enumerate(lines(path), 1):
         try:
-            found.append(trial_from(record))
+            trials.append(trial_from(record))
         except ValueError as error:
             raise CheckpointError(
                 f"{path} is not that of a sweep: line {place}: {error}; remove it"
             ) from error
-    return {trial.settings: trial for trial in found}
+    return {trial.settings: trial for trial in trials}
 
 
 def trial_from(record: object) -> SweepTrial:

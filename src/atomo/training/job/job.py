@@ -12,7 +12,8 @@ from torch import Size, nn
 from atomo.codecs.by_name import ByName, dense_below
 from atomo.codecs.dense_fallback import DENSE
 from atomo.config.bounds import FLOAT
-from atomo.config.settings import ANYWAY, Settings
+from atomo.config.checks import ANYWAY
+from atomo.config.settings import Settings
 from atomo.core.randomness import derive
 from atomo.errors import ConfigError
 from atomo.fusion import Bucket, shapes

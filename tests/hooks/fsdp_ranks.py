@@ -268,14 +268,14 @@ def unused() -> None:
 
 
 def refuses() -> None:
-    """Refuses meshes and models that the hook cannot serve."""
+    """Refuses meshes and models that the hook does not support."""
     both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     model = sharded(both)
     hook: Any = atomo.fsdp_hook
     expect(ConfigError, "mesh of 2 dimensions", lambda: hook(model, "topk", both["replicate"]))
     plain = sharded(both["shard"])
     expect(ConfigError, "replicas is a mesh of 2 dim", lambda: hook(plain, "topk", both))
-    expect(ConfigError, "have other ones each", lambda: hook(plain, "topk", both["shard"]))
+    expect(ConfigError, "has other rows", lambda: hook(plain, "topk", both["shard"]))
     places = [
         ShardPlacementResult(Shard(0), FSDPMeshInfo(both[n], 0)) for n in ("shard", "replicate")
     ]
@@ -291,7 +291,7 @@ def refuses_before_it_makes_groups() -> None:
     expect(ConfigError, "clips by the norm of the whole", partial(check_config, clips))
     expect(ConfigError, "on is needed, not a Linear", lambda: sharded_parameters(nn.Linear(2, 2)))
     old = FullyShardedDataParallel(nn.Linear(2, 2), device_id="cpu")
-    expect(ConfigError, "(FSDP1), which is not served", lambda: sharded_parameters(old))
+    expect(ConfigError, "(FSDP1), which is not supported", lambda: sharded_parameters(old))
 
 
 def refuses_at_work() -> None:

@@ -220,7 +220,7 @@ def check_state(own: bool) -> None:
 def chunk_of(bucket: GradBucket, buffer: Tensor, state: Exchange) -> Chunk:
     """Returns views of the gradients in a bucket of DDP."""
     if buffer.is_sparse:
-        raise ConfigError("sparse gradients are not served: use an Embedding with sparse=False")
+        raise ConfigError("sparse gradients are not supported: use an Embedding with sparse=False")
     gradients, start = {}, buffer.storage_offset()
     for parameter in bucket.parameters():
         stride = stride_in(parameter)

@@ -269,5 +269,5 @@ def gradient_of(parameter: Tensor) -> Tensor:
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     if parameter.grad.is_sparse:
-        raise ConfigError("sparse gradients are not served: use an Embedding with sparse=False")
+        raise ConfigError("sparse gradients are not supported: use an Embedding with sparse=False")
     return parameter.grad

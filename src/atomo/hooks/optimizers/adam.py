@@ -18,7 +18,7 @@ from atomo.memory import EfficientAdam, Memory, kind_of, make_memory
 __all__ = ["PlainStep", "move_adam", "warn_of_adam"]
 
 Group = dict[str, Any]
-UNSERVED: Final = ("amsgrad", "maximize")
+UNSUPPORTED: Final = ("amsgrad", "maximize")
 
 
 @final
@@ -113,7 +113,7 @@ def move_adam(
     Raises:
         ConfigError: the memory cannot compute the update of this optimizer.
     """
-    reason = unserved(optimizer, scaled=scaled)
+    reason = unsupported(optimizer, scaled=scaled)
     if not made_by_memory(config):
         return config, None
     if reason:
@@ -132,7 +132,7 @@ def made_by_memory(config: HookConfig) -> bool:
     return kind_of(required_memory(config.codecs, GATHERS, 0.0, "adam")).makes_update
 
 
-def unserved(optimizer: Optimizer, *, scaled: bool) -> str:
+def unsupported(optimizer: Optimizer, *, scaled: bool) -> str:
     """Returns the reason why no memory can compute the update of an optimizer; empty: it can."""
     if type(optimizer) not in (Adam, AdamW):
         return (
@@ -142,7 +142,7 @@ def unserved(optimizer: Optimizer, *, scaled: bool) -> str:
     groups = optimizer.param_groups
     if len({settings_of(group) for group in groups}) > 1:
         return "the optimizer's groups differ in betas or eps: give them the same"
-    for name in UNSERVED:
+    for name in UNSUPPORTED:
         if any(group[name] for group in groups):
             return f"the optimizer has {name}=True: leave it out"
     if scaled and any(group["fused"] for group in groups):
@@ -170,8 +170,8 @@ def moved(config: HookConfig, settings: tuple[float, float, float]) -> HookConfi
 
 def warn_of_adam(config: HookConfig, optimizers: Sequence[Optimizer], rank: int) -> None:
     """Warns on rank 0 if a hook has an Adam that loses less with `wrap_optimizer`."""
-    served = any(not unserved(optimizer, scaled=False) for optimizer in optimizers)
-    if rank == 0 and served and config.memory == AUTO_CODEC and made_by_memory(config):
+    supported = any(not unsupported(optimizer, scaled=False) for optimizer in optimizers)
+    if rank == 0 and supported and config.memory == AUTO_CODEC and made_by_memory(config):
         warnings.warn(
             f"with {config.spec}, Adam behind a hook loses more than memory 'adam', the default of "
             "atomo.wrap_optimizer; with a hook, dense_steps= or warmup_steps= of a tenth of the "

@@ -33,7 +33,11 @@ Filters = list[dict[str, Any]]
 
 
 def delete_until_gone(
-    aws: Aws, filters: Filters, say: Say, pause: Callable[[float], None] = time.sleep
+    aws: Aws,
+    filters: Filters,
+    say: Say,
+    pause: Callable[[float], None] = time.sleep,
+    makes_roles: bool = False,
 ) -> SearchResult:
     """Deletes everything that matches the filters; returns the remains, with the refusals of AWS.
 
@@ -41,7 +45,7 @@ def delete_until_gone(
     """
     seen: list[SearchResult] = []
     while True:
-        found = find_resources(aws, filters)
+        found = find_resources(aws, filters, makes_roles)
         if not found.errors and not any(
             one.kind in {*COSTLY, *ONE_BY_ONE, PROFILE} for one in found.things
         ):

@@ -2,17 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.policy import (
-    FETCHING,
-    NOT_NEEDED,
-    ONCE_BAKED,
-    ONCE_SUPERVISED,
-    SESSIONS,
-    policy,
-)
+from atomo_cluster.ec2.aws.policy import OPTIONAL
+from atomo_cluster.ec2.aws.policy_scope import Statement
 from atomo_cluster.errors import CloudError
 
 __all__ = ["ALLOWED", "LACKS", "UNKNOWN", "Permission", "permissions", "principal"]
@@ -20,48 +15,58 @@ __all__ = ["ALLOWED", "LACKS", "UNKNOWN", "Permission", "permissions", "principa
 ALLOWED: Final = "allowed"
 LACKS: Final = "lacks"
 UNKNOWN: Final = "unknown"
-OPTIONAL: Final = (NOT_NEEDED, FETCHING, ONCE_SUPERVISED, SESSIONS, *ONCE_BAKED)
+PRICES: Final = "Prices"  # without them `launch` does not know whether it keeps to max_usd
 DENIED: Final = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
+# Types of context keys that are not strings, in the words of the simulator.
+TYPES: Final[Mapping[str, str]] = {
+    "Bool": "boolean",
+    "BoolIfExists": "boolean",
+    "NumericLessThanEquals": "numeric",
+    "ForAllValues:StringEquals": "stringList",
+}
+NULL: Final = "Null"  # it asks for another key of the same statement to be there
+SAMPLE: Final = "sample"  # stands for a name that a wildcard allows
 
 
 @dataclass(frozen=True)
 class Permission:
-    """The permission of an identity for one action of the policy."""
+    """The permission of an identity for one action of a statement of the policy."""
 
     action: str  # IAM's name, e.g. ec2:RunInstances
     statement: str  # of the policy
     verdict: str
+    needed: bool  # commands fail without it
     why: str = ""
 
-    @property
-    def needed(self) -> bool:
-        """True if commands other than those of `supervise` and `bake` fail without it."""
-        return self.statement not in OPTIONAL
 
-
-def permissions(aws: Aws, arn: str, cluster: str) -> list[Permission]:
-    """Checks each action of the policy. Without access to the simulator, DryRun checks some.
+def permissions(
+    aws: Aws, arn: str, policy: Mapping[str, Any], max_usd: float | None = None
+) -> list[Permission]:
+    """Checks each action of a policy. Without access to the simulator, DryRun checks some.
 
     Args:
         aws: the region.
         arn: the identity, as STS names it.
-        cluster: the name of the cluster, for conditions on tags.
+        policy: the least policy of the user.
+        max_usd: the limit of the settings, for which prices must be known.
     """
-    found: list[Permission] = []
+    optional = {name for name in OPTIONAL if max_usd is None or name != PRICES}
+    statements: list[Statement] = policy["Statement"]
     try:
         source = principal(aws, arn)
-        for statement in policy()["Statement"]:
-            found += simulate(aws, source, statement, cluster)
+        return [
+            Permission(
+                action, one["Sid"], LACKS if why else ALLOWED, one["Sid"] not in optional, why
+            )
+            for one in statements
+            for action, why in simulate(aws, source, one).items()
+        ]
     except CloudError as error:
-        return [dry_run_permission(aws, *one, str(error)) for one in actions()]
-    return found
-
-
-def actions() -> Iterator[tuple[str, str]]:
-    """Yields each action of the policy with its statement."""
-    for statement in policy()["Statement"]:
-        for action in statement["Action"]:
-            yield action, statement["Sid"]
+        return [
+            dry_run_permission(aws, action, one["Sid"], one["Sid"] not in optional, str(error))
+            for one in statements
+            for action in one["Action"]
+        ]
 
 
 def principal(aws: Aws, arn: str) -> str:
@@ -79,44 +84,78 @@ def principal(aws: Aws, arn: str) -> str:
         return f"{head.replace(':sts:', ':iam:')}:role/{role}"
 
 
-def simulate(aws: Aws, source: str, statement: Mapping[str, Any], cluster: str) -> list[Permission]:
-    """Simulates a statement's actions, which must be allowed in every context."""
-    refused: dict[str, str] = {}
-    for context in contexts(statement.get("Condition", {}), cluster):
-        told = aws.pages(
-            "iam.simulate_principal_policy", "EvaluationResults",
-            PolicySourceArn=source, ActionNames=statement["Action"], ContextEntries=context,
+def simulate(aws: Aws, source: str, statement: Statement) -> dict[str, str]:
+    """Maps the actions of a statement to the reason for a denial; empty if they are allowed.
+
+    An action is allowed if it is so in each context, on some resource of the statement: some
+    actions have fewer kinds of resources than their statement.
+    """
+    reasons = dict.fromkeys(statement["Action"], "")
+    resources = sorted(samples(statement["Resource"], aws.region))
+    for context in contexts(statement.get("Condition", {}), aws.region):
+        results = aws.pages(
+            "iam.simulate_principal_policy", "EvaluationResults", PolicySourceArn=source,
+            ActionNames=statement["Action"], ResourceArns=resources, ContextEntries=context,
         )  # fmt: skip
-        for one in told:
-            if one["EvalDecision"] != ALLOWED:
-                refused[one["EvalActionName"]] = one["EvalDecision"]
-    return [
-        Permission(action, statement["Sid"], LACKS if action in refused else ALLOWED,
-                   refused.get(action, ""))
-        for action in statement["Action"]
+        decisions: dict[str, set[str]] = {}
+        for one in results:
+            decisions.setdefault(one["EvalActionName"], set()).add(one["EvalDecision"])
+        for action, seen in decisions.items():
+            if refused := seen - {ALLOWED}:
+                reasons[action] = min(refused)
+    return reasons
+
+
+def samples(resources: str | Sequence[str], region: str) -> Iterator[str]:
+    """Yields a resource that each pattern allows; `*` stays, as for actions without resources.
+
+    >>> list(samples("arn:aws:ec2:*:1:instance/*", "us-east-1"))
+    ['arn:aws:ec2:us-east-1:1:instance/sample']
+    """
+    for pattern in [resources] if isinstance(resources, str) else resources:
+        head, mark, tail = pattern.partition(":*:")
+        full = f"{head}:{region}:{tail}" if mark else pattern
+        yield full if full == "*" else full.replace("*", SAMPLE)
+
+
+def contexts(condition: Mapping[str, Any], region: str) -> list[list[dict[str, Any]]]:
+    """Returns the contexts of a statement's conditions, in the format of the simulator.
+
+    Where a key may have several values, each value has a context; there is one such key at most
+    besides the region, which is that of the caller.
+    """
+    entries = [
+        (operator, key, [region] if key == "aws:RequestedRegion" else as_list(values))
+        for operator, keys in condition.items() if operator != NULL
+        for key, values in keys.items()
     ]  # fmt: skip
-
-
-def contexts(condition: Mapping[str, Any], cluster: str) -> list[list[dict[str, Any]]]:
-    """Returns the contexts of a statement's condition, in the format of the simulator."""
-    pairs = [(key, value) for named in condition.values() for key, value in named.items()]
-    if not pairs:
-        return [[]]
-    ((key, values),) = pairs
-    listed: Sequence[str] = [cluster] if isinstance(values, str) else values  # "false": it has one
+    longest = max((len(values) for _, _, values in entries), default=1)
     return [
-        [{"ContextKeyName": key, "ContextKeyValues": [value], "ContextKeyType": "string"}]
-        for value in listed
+        [
+            {
+                "ContextKeyName": key,
+                "ContextKeyValues": [values[min(number, len(values) - 1)].replace("*", SAMPLE)],
+                "ContextKeyType": TYPES.get(operator, "string"),
+            }
+            for operator, key, values in entries
+        ]
+        for number in range(longest)
     ]
 
 
-def dry_run_permission(aws: Aws, action: str, statement: str, why: str) -> Permission:
+def as_list(values: str | Sequence[str]) -> list[str]:
+    """Returns the values of a condition as a list."""
+    return [values] if isinstance(values, str) else list(chain(values))
+
+
+def dry_run_permission(aws: Aws, action: str, statement: str, needed: bool, why: str) -> Permission:
     """Checks a read-only action of EC2 by DryRun."""
     service, _, name = action.partition(":")
     if service != "ec2" or not name.startswith("Describe"):
-        return Permission(action, statement, UNKNOWN, why)
+        return Permission(action, statement, UNKNOWN, needed, why)
     words = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
     refusal = aws.refusal(f"ec2.{words.removeprefix('_')}")
     if refusal is None:
-        return Permission(action, statement, ALLOWED)
-    return Permission(action, statement, LACKS if refusal.code in DENIED else UNKNOWN, str(refusal))
+        return Permission(action, statement, ALLOWED, needed)
+    verdict = LACKS if refusal.code in DENIED else UNKNOWN
+    return Permission(action, statement, verdict, needed, str(refusal))

@@ -1,156 +1,311 @@
-"""The IAM policies of the user and of the master, limited to the calls of the commands."""
+"""The least policy of the user: what some commands call with the settings of a cluster.
 
-from collections.abc import Sequence
+A statement is part of it if one of the commands needs it and the settings use it. What is made must
+carry the cluster's tags; what is changed or ended must carry them already.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws.tags import CLUSTER, IMAGE
-from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.aws.policy_scope import Conditions, PolicyScope, Statement, allow
+from atomo_cluster.ec2.aws.session_manager import CORE
+from atomo_cluster.ec2.aws.tags import HOURS, IMAGE
+from atomo_cluster.ec2.settings.terms import BAKED, LATEST
 
 __all__ = [
-    "FETCHING",
-    "NOT_NEEDED",
-    "ONCE_BAKED",
-    "ONCE_SUPERVISED",
-    "SESSIONS",
-    "master_policy",
+    "COMMANDS",
+    "OPTIONAL",
+    "VERSION",
+    "launch_statements",
     "policy",
+    "results_statements",
+    "used_commands",
 ]
 
-LOOKED_AT: Final = (
-    "Fleets", "Images", "InstanceTypeOfferings", "InstanceTypes", "Instances", "KeyPairs",
-    "LaunchTemplates", "NetworkInterfaces", "PlacementGroups", "SecurityGroups",
-    "SpotInstanceRequests", "SpotPriceHistory", "Subnets", "Tags", "Volumes",
+VERSION: Final = "2012-10-17"
+EC2: Final = "ec2.amazonaws.com"
+SPOT_SERVICE: Final = "spot.amazonaws.com"
+# Kinds that commands describe.
+HOSTS: Final = ("Instances", "InstanceTypes")
+PLAN: Final = (*HOSTS, "Images", "InstanceTypeOfferings", "SpotPriceHistory", "Subnets")
+CHECKS: Final = (*PLAN, "KeyPairs", "NetworkInterfaces", "SecurityGroups")
+SEARCH: Final = (
+    "Fleets", "Instances", "KeyPairs", "LaunchTemplates", "NetworkInterfaces", "PlacementGroups",
+    "SecurityGroups", "SpotInstanceRequests", "Tags", "Volumes",
 )  # fmt: skip
-MADE: Final = (
-    "RunInstances", "CreateFleet", "CreateLaunchTemplate", "CreateSecurityGroup",
-    "AuthorizeSecurityGroupIngress", "AuthorizeSecurityGroupEgress",
-    "RevokeSecurityGroupIngress", "ImportKeyPair", "CreatePlacementGroup",
+LAUNCHES: Final = (*CHECKS, *SEARCH)
+# Statements that commands need; the settings decide which of them are used.
+ON_HOSTS: Final = ("ReadConsoles", "SessionsOnHosts", "SessionsForSsh")
+ENDING: Final = ("End", "LookAtRoles", "KeepRoles")
+LAUNCHING: Final = (
+    "LaunchHosts", "LaunchVolumes", "LaunchFrom", "LaunchInto", "Make", "MakeInNetwork",
+    "OpenGroup", "TagNew", "SpotRole", "MakeRoles", "AttachSessionManager", "PassRoles",
+    "Prices", "Quotas", "ImageNames", "SharedFolders", *ENDING,
 )  # fmt: skip
-ENDED: Final = (
-    "TerminateInstances", "CancelSpotInstanceRequests", "DeleteFleets", "DeleteLaunchTemplate",
-    "DeleteVolume", "DeleteNetworkInterface", "DeletePlacementGroup", "DeleteKeyPair",
-    "DeleteSecurityGroup",
-)  # fmt: skip
-STOPPED: Final = ("StopInstances", "StartInstances")
-TAGGING: Final = (
-    "RunInstances", "CreateFleet", "CreateLaunchTemplate", "CreateSecurityGroup", "ImportKeyPair",
-    "CreatePlacementGroup", "CreateImage",
-)  # fmt: skip
-BAKED: Final = ("CreateImage", "DescribeSnapshots")
-UNBAKED: Final = ("DeregisterImage", "DeleteSnapshot")
-ROLES: Final = ("ec2fleet.amazonaws.com", "spot.amazonaws.com")
-SESSIONS: Final = "ConnectThroughSessionManager"
-FETCHING: Final = "FetchWhereResultsAreOnS3"
-ONCE_SUPERVISED: Final = "ProfileOfTheMasterWhereItIsSupervised"
-BAKING: Final = "ImagesWhereTheyAreBaked"
-UNBAKING: Final = "DeleteImagesThatCarryTheirTag"
-ONCE_BAKED: Final = (BAKING, UNBAKING)
-NOT_NEEDED: Final = "ToBeToldMoreAndNotNeeded"
-PROFILE: Final = (
-    "GetRole", "CreateRole", "TagRole", "DeleteRole", "PassRole", "PutRolePolicy",
-    "DeleteRolePolicy", "GetInstanceProfile", "CreateInstanceProfile", "TagInstanceProfile",
-    "AddRoleToInstanceProfile", "RemoveRoleFromInstanceProfile", "DeleteInstanceProfile",
-    "AttachRolePolicy", "DetachRolePolicy", "ListAttachedRolePolicies",
-)  # fmt: skip
-BY_THE_MASTER: Final = ("RunInstances", "CreateFleet", "CreateLaunchTemplate")
-ADVISORY: Final = (
-    "pricing:GetProducts",
-    "servicequotas:ListServiceQuotas",
-    "ssm:GetParameters",
-    "elasticfilesystem:DescribeFileSystems",
-    "elasticfilesystem:DescribeMountTargets",
-    "elasticfilesystem:DescribeMountTargetSecurityGroups",
-    "fsx:DescribeFileSystems",
-    "iam:GetRole",
-    "iam:SimulatePrincipalPolicy",
-)
+Needs = tuple[tuple[str, ...], tuple[str, ...]]  # kinds to describe, names of statements
+ONLY_HOSTS: Final[Needs] = (HOSTS, ON_HOSTS)
+COMMANDS: Final[Mapping[str, Needs]] = {
+    "init": ((), ()),
+    "iam": ((), ("Simulate",)),
+    "cheapest": (("InstanceTypes", "SpotPriceHistory"), ("Prices",)),
+    "plan": (PLAN, ("Prices", "ImageNames")),
+    "validate": (CHECKS, ("Quotas", "ImageNames", "SharedFolders")),
+    "launch": (LAUNCHES, LAUNCHING),
+    "get_hosts": (("Instances",), ()),
+    "status": (
+        (*SEARCH, "InstanceTypes", "Images"),
+        ("LookAtRoles", "ListResults", "ReadResults"),
+    ),
+    "cost": (("Instances", "Snapshots", "Volumes"), ("Prices",)),
+    "extend": ((*PLAN, "Volumes"), (*ON_HOSTS, "MoveFuses", "Prices", "ImageNames")),
+    "resize": (LAUNCHES, LAUNCHING),
+    "bake": ((*HOSTS, "Images"), (*ON_HOSTS, "BakeHosts", "BakeImages", "TagImages", "Prices")),
+    "delete_images": (("Images", "Snapshots"), ("DeleteImages",)),
+    "stop_hosts": ((*HOSTS, "Volumes"), (*ON_HOSTS, "Sleep", "MoveFuses", "End", "Prices")),
+    "start_hosts": ((*HOSTS, "Volumes"), ("Sleep", "Prices")),
+    "list_running_instances": (("Instances",), ()),
+    "list_idle_instances": ONLY_HOSTS,
+    "run_command": ONLY_HOSTS,
+    "kill_python": ONLY_HOSTS,
+    "kill_all_python": ONLY_HOSTS,
+    "setup_nfs": (HOSTS, (*ON_HOSTS, "SharedFolders")),
+    "bootstrap": ((*HOSTS, "Subnets"), (*ON_HOSTS, "SharedFolders")),
+    "train": ((*HOSTS, "Subnets", "Volumes"), (*ON_HOSTS, "Prices")),
+    "jobs": ONLY_HOSTS,
+    "logs": ONLY_HOSTS,
+    "attach": ONLY_HOSTS,
+    "stop": ONLY_HOSTS,
+    "fetch": (HOSTS, (*ON_HOSTS, "ListResults", "ReadResults")),
+    "upload": ONLY_HOSTS,
+    "supervise": ((), ()),  # on the master, whose role has a policy of its own
+    "ssh": ONLY_HOSTS,
+    "clean_launch_and_run": (LAUNCHES, (*LAUNCHING, *ON_HOSTS)),
+    "shutdown": ((*SEARCH, "Images"), ENDING),
+}
+# Without these a command says less, or that it does not know, and goes on.
+OPTIONAL: Final = ("Prices", "Quotas", "ImageNames", "SharedFolders", "Simulate")
+IMAGING: Final = ("bake", "delete_images")
 
 
-def policy() -> dict[str, Any]:
-    """Returns the user's policy in the format of IAM."""
-    looked = [f"ec2:Describe{name}" for name in LOOKED_AT]
-    return {
-        "Version": "2012-10-17",
-        "Statement": [
-            allowed("Look", ["sts:GetCallerIdentity", "ec2:GetConsoleOutput", *looked]),
-            allowed("Make", [f"ec2:{name}" for name in MADE]),
-            allowed(
-                "TagWhatIsMade", ["ec2:CreateTags"], {"StringEquals": {"ec2:CreateAction": TAGGING}}
-            ),
-            allowed(
-                "ChangeAndEndWhatCarriesTheTag",
-                ["ec2:CreateTags", *(f"ec2:{name}" for name in (*ENDED, *STOPPED))],
-                {"Null": {"aws:ResourceTag/atomo:cluster": "false"}},
-            ),
-            allowed(
-                "SpotOnceInTheLifeOfAnAccount",
-                ["iam:CreateServiceLinkedRole"],
-                {"StringEquals": {"iam:AWSServiceName": ROLES}},
-            ),
-            allowed(BAKING, [f"ec2:{name}" for name in BAKED]),
-            allowed(
-                UNBAKING,
-                [f"ec2:{name}" for name in UNBAKED],
-                {"Null": {f"aws:ResourceTag/{IMAGE}": "false"}},
-            ),
-            allowed(NOT_NEEDED, ADVISORY),
-            allowed(SESSIONS, ["ssm:StartSession"]),
-            allowed(FETCHING, ["s3:ListBucket", "s3:GetObject"]),
-            allowed(
-                ONCE_SUPERVISED,
-                [f"iam:{name}" for name in PROFILE],
-                resource=[
-                    f"arn:aws:iam::*:{kind}/atomo-*" for kind in ("role", "instance-profile")
-                ],
-            ),
-        ],
-    }
+def used_commands(scope: PolicyScope) -> list[str]:
+    """Lists the commands for these settings: those of images only if the cluster has such."""
+    baked = scope.cluster.image_id == BAKED
+    return [name for name in COMMANDS if baked or name not in IMAGING]
 
 
-FSX: Final = ("fsx:DescribeFileSystems",)  # how new hosts mount it
+def policy(scope: PolicyScope, commands: Iterable[str]) -> dict[str, Any]:
+    """Returns the policy in the format of IAM, for some commands."""
+    wanted = tuple(commands)
+    unused = set() if scope.spot else {"SpotPriceHistory"}
+    kinds = {kind for name in wanted for kind in COMMANDS[name][0]
+             if name == "cheapest" or kind not in unused}  # fmt: skip
+    names = {name for command in wanted for name in COMMANDS[command][1]}
+    built = [describe(scope, kinds), *statements_of(scope)]
+    used = [one for one in built if one["Sid"] in {*names, "Describe"} and one["Action"]]
+    return {"Version": VERSION, "Statement": used}
 
 
-def master_policy(cluster: Cluster) -> dict[str, Any]:
-    """Returns the policy of the master: replace and end hosts, store results."""
-    looked = [f"ec2:Describe{name}" for name in LOOKED_AT]
-    ours = {"StringEquals": {f"aws:ResourceTag/{CLUSTER}": cluster.name}}
-    made = {"StringEquals": {"ec2:CreateAction": BY_THE_MASTER}}
-    statements = [
-        allowed("Look", ["ec2:GetConsoleOutput", *looked, *ADVISORY[:3], *FSX]),
-        allowed("Replace", [f"ec2:{name}" for name in BY_THE_MASTER]),
-        allowed("TagWhatIsMade", ["ec2:CreateTags"], made),
-        allowed("End", [f"ec2:{name}" for name in ENDED], ours),
-    ]
-    if cluster.managed:  # new hosts are managed as the old ones
-        role = f"arn:aws:iam::*:role/atomo-{cluster.name}-*-hosts"
-        statements.append(allowed("Managed", ["iam:PassRole"], resource=[role]))
-    return {"Version": "2012-10-17", "Statement": [*statements, *storage(cluster.results)]}
+def describe(scope: PolicyScope, kinds: Iterable[str]) -> Statement:
+    """Returns the statement on descriptions, which EC2 does not limit to resources."""
+    return scope.regional("Describe", [f"ec2:Describe{kind}" for kind in sorted(kinds)])
 
 
-def storage(results: str) -> list[dict[str, Any]]:
-    """Returns the statements that allow access to results, limited to their prefix."""
-    if not results:
-        return []
-    bucket, _, prefix = results.removeprefix("s3://").partition("/")
-    bucket = f"arn:aws:s3:::{bucket}"
-    things = ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]
+def statements_of(scope: PolicyScope) -> list[Statement]:
+    """Lists all statements that the settings use."""
     return [
-        allowed("Results", things, resource=[f"{bucket}/{prefix.strip('/')}/*".replace("//", "/")]),
-        allowed("ListResults", ["s3:ListBucket"], resource=[bucket]),
+        *launch_statements(scope, (scope.cluster.master_type, *scope.cluster.worker_types)),
+        *network_statements(scope),
+        *host_statements(scope),
+        *role_statements(scope),
+        *image_statements(scope),
+        *results_statements(scope, ("s3:GetObject",)),
+        *advisory_statements(scope),
     ]
 
 
-def allowed(
-    name: str,
-    actions: Sequence[str],
-    condition: dict[str, Any] | None = None,
-    resource: str | Sequence[str] = "*",
-) -> dict[str, Any]:
-    """Returns a statement that allows actions."""
-    said: dict[str, Any] = {
-        "Sid": name,
-        "Effect": "Allow",
-        "Action": list(actions),
-        "Resource": resource,
+def launch_statements(
+    scope: PolicyScope, types: Iterable[str], tags: Mapping[str, str] | None = None
+) -> list[Statement]:
+    """Lists the statements that allow a launch: of these types, with the cluster's tags.
+
+    Args:
+        scope: the cluster.
+        types: instance types of hosts.
+        tags: further tags that a host must get.
+    """
+    orders = ["ec2:RunInstances", *(["ec2:CreateFleet"] if scope.spot else [])]
+    fleets = ["spot-instances-request", "fleet"] if scope.spot else []
+    sizes = {"ec2:InstanceType": list(dict.fromkeys(types))}
+    hosts = {**scope.requested, **(tags or {}), **sizes}
+    return [
+        scope.regional("LaunchHosts", orders, scope.ec2("instance"), hosts),
+        scope.regional("LaunchVolumes", orders, scope.ec2("volume", *fleets), scope.requested),
+        scope.regional("LaunchFrom", orders, sources(scope)),
+        scope.regional("LaunchInto", orders, scope.ec2(*shared_kinds(scope)), scope.tagged),
+        *([spot_role(scope)] if scope.spot else []),
+    ]
+
+
+def sources(scope: PolicyScope) -> list[str]:
+    """Lists the ARNs of what hosts are launched from, which carries no tags of the cluster."""
+    cluster = scope.cluster
+    image = "*" if cluster.image_id in (LATEST, BAKED) else cluster.image_id
+    own_key = [scope.arn("ec2", f"key-pair/{cluster.key_name}")] if cluster.key_name else []
+    return [
+        scope.arn("ec2", f"image/{image}", ""),
+        *scope.ec2("snapshot", "network-interface"),
+        scope.arn("ec2", f"subnet/{cluster.subnet_id or '*'}"),
+        *own_key,
+    ]
+
+
+def shared_kinds(scope: PolicyScope) -> list[str]:
+    """Lists the kinds of resources that are made for a cluster and that its hosts share."""
+    cluster = scope.cluster
+    used = {
+        "security-group": True,
+        "key-pair": not cluster.key_name,
+        "placement-group": cluster.placement_group,
+        "launch-template": scope.spot,
     }
-    return said if condition is None else {**said, "Condition": condition}
+    return [kind for kind, made in used.items() if made]
+
+
+def spot_role(scope: PolicyScope) -> Statement:
+    """Returns the statement on the role that EC2 makes at the first spot instance of an account."""
+    arn = scope.arn("iam", f"role/aws-service-role/{SPOT_SERVICE}/*")
+    service = {"iam:AWSServiceName": SPOT_SERVICE}
+    return allow("SpotRole", ["iam:CreateServiceLinkedRole"], arn, service)
+
+
+def network_statements(scope: PolicyScope) -> list[Statement]:
+    """Lists the statements on security group, key pair, placement group and launch template."""
+    kinds = shared_kinds(scope)
+    made = {
+        "security-group": "CreateSecurityGroup",
+        "key-pair": "ImportKeyPair",
+        "placement-group": "CreatePlacementGroup",
+        "launch-template": "CreateLaunchTemplate",
+    }
+    rules = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"]
+    rules += ["AuthorizeSecurityGroupEgress"] if scope.cluster.efa else []
+    calls = [
+        "RunInstances",
+        *(["CreateFleet"] if scope.spot else []),
+        *map(made.__getitem__, kinds),
+    ]
+    created = {**scope.requested, "ec2:CreateAction": calls}
+    return [
+        scope.regional("Make", [f"ec2:{made[kind]}" for kind in kinds], scope.ec2(*kinds),
+                       scope.requested),
+        scope.regional("MakeInNetwork", ["ec2:CreateSecurityGroup"], scope.ec2("vpc")),
+        scope.regional("OpenGroup", [f"ec2:{rule}" for rule in rules],
+                       scope.ec2("security-group"), scope.tagged),
+        scope.regional("TagNew", ["ec2:CreateTags"], scope.arn("ec2", "*/*"), created),
+    ]  # fmt: skip
+
+
+def host_statements(scope: PolicyScope) -> list[Statement]:
+    """Lists the statements on hosts that exist: consoles, sessions, fuses, stops and ends."""
+    hosts = scope.ec2("instance")
+    ended = ["TerminateInstances", "CancelSpotInstanceRequests", "DeleteVolume",
+             "DeleteNetworkInterface", "DeleteSecurityGroup", "DeleteKeyPair",
+             "DeletePlacementGroup"]  # fmt: skip
+    ended += ["DeleteFleets", "DeleteLaunchTemplate"] if scope.spot else []
+    fuse_alone: dict[str, Conditions] = {
+        "ForAllValues:StringEquals": {"aws:TagKeys": [HOURS]},
+        "Null": {"aws:TagKeys": "false"},
+    }
+    return [
+        scope.regional("ReadConsoles", ["ec2:GetConsoleOutput"], hosts, scope.tagged),
+        *(session_statements(scope) if scope.cluster.managed else []),
+        scope.regional("MoveFuses", ["ec2:CreateTags"], hosts, scope.tagged, **fuse_alone),
+        scope.regional("Sleep", ["ec2:StopInstances", "ec2:StartInstances"], hosts, scope.tagged),
+        scope.regional("End", [f"ec2:{call}" for call in ended], scope.arn("ec2", "*/*"),
+                       scope.tagged),
+    ]  # fmt: skip
+
+
+def session_statements(scope: PolicyScope) -> list[Statement]:
+    """Lists the statements on sessions of Session Manager: to the cluster's hosts, for ssh."""
+    start, documents = ["ssm:StartSession"], {"ssm:SessionDocumentAccessCheck": "true"}
+    ssh = scope.arn("ssm", "document/AWS-StartSSHSession", "")
+    return [
+        scope.regional("SessionsOnHosts", start, scope.ec2("instance"),
+                       scope.tags("ssm:resourceTag"), BoolIfExists=documents),
+        scope.regional("SessionsForSsh", start, ssh),
+    ]  # fmt: skip
+
+
+def role_statements(scope: PolicyScope) -> list[Statement]:
+    """Lists the statements on roles and instance profiles; none if hosts have none."""
+    if not scope.cluster.makes_roles:
+        return []
+    bound = {"iam:PermissionsBoundary": scope.boundary} if scope.boundary else {}
+    roles, profiles = scope.iam("role"), scope.iam("instance-profile")
+    seen = [scope.arn("iam", f"{kind}/{scope.role_name}*") for kind in ("role", "instance-profile")]
+    given = ["iam:PutRolePolicy"] if scope.cluster.needs_profile else []
+    session = {**bound, "iam:PolicyARN": CORE}
+    kept = ["TagRole", "DeleteRole", "DeleteRolePolicy", "DetachRolePolicy",
+            "ListAttachedRolePolicies", "CreateInstanceProfile", "TagInstanceProfile",
+            "AddRoleToInstanceProfile", "RemoveRoleFromInstanceProfile",
+            "DeleteInstanceProfile"]  # fmt: skip
+    return [
+        allow("LookAtRoles", ["iam:GetRole", "iam:GetInstanceProfile"], seen),
+        allow("KeepRoles", [f"iam:{call}" for call in kept], [*roles, *profiles]),
+        allow("MakeRoles", ["iam:CreateRole", *given], roles, bound),
+        *([allow("AttachSessionManager", ["iam:AttachRolePolicy"], roles, session)]
+          if scope.cluster.managed else []),
+        allow("PassRoles", ["iam:PassRole"], roles, {"iam:PassedToService": EC2}),
+    ]  # fmt: skip
+
+
+def image_statements(scope: PolicyScope) -> list[Statement]:
+    """Lists the statements on images: made of the cluster's hosts, deleted by their own tag."""
+    images, create = scope.ec2("image", "snapshot"), ["ec2:CreateImage"]
+    requested = scope.tags("aws:RequestTag", IMAGE)
+    delete = ["ec2:DeregisterImage", "ec2:DeleteSnapshot"]
+    tagged = scope.tags("aws:ResourceTag", IMAGE)
+    return [
+        scope.regional("BakeHosts", create, scope.ec2("instance"), scope.tagged),
+        scope.regional("BakeImages", create, images, requested),
+        scope.regional("TagImages", ["ec2:CreateTags"], images,
+                       {**requested, "ec2:CreateAction": "CreateImage"}),
+        scope.regional("DeleteImages", delete, images, tagged),
+    ]  # fmt: skip
+
+
+def results_statements(scope: PolicyScope, actions: Iterable[str]) -> list[Statement]:
+    """Lists the statements on the bucket of the results, below their prefix alone."""
+    if not scope.cluster.results:
+        return []
+    bucket, _, prefix = scope.cluster.results.removeprefix("s3://").partition("/")
+    folder = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+    arn = scope.arn("s3", bucket, "")
+    below = {"StringLike": {"s3:prefix": f"{folder}*"}} if folder else {}
+    return [
+        allow("ListResults", ["s3:ListBucket"], arn, **below),
+        allow("ReadResults", list(actions), f"{arn}/{folder}*"),
+    ]
+
+
+def advisory_statements(scope: PolicyScope) -> list[Statement]:
+    """Lists the statements on what tells more: prices, quotas, names of images, file systems."""
+    cluster = scope.cluster
+    latest = scope.arn("ssm", "parameter/aws/service/*", "")
+    identities = [scope.arn("iam", f"{kind}/*") for kind in ("user", "role")]
+    simulate = ["iam:GetRole", "iam:SimulatePrincipalPolicy"]
+    named: Callable[[str], bool] = cluster.storage.startswith
+    efs = cluster.outlives and not named("fsx:")
+    folders = ["elasticfilesystem:DescribeFileSystems"] if efs and not cluster.storage else []
+    folders += [f"elasticfilesystem:Describe{what}" for what in
+                ("MountTargets", "MountTargetSecurityGroups")] if efs else []  # fmt: skip
+    folders += ["fsx:DescribeFileSystems"] if named("fsx:") else []
+    return [
+        allow("Prices", ["pricing:GetProducts"]),
+        scope.regional("Quotas", ["servicequotas:ListServiceQuotas"]),
+        *([scope.regional("ImageNames", ["ssm:GetParameters"], latest)]
+          if cluster.image_id == LATEST else []),
+        *([scope.regional("SharedFolders", folders)] if folders else []),
+        allow("Simulate", simulate, identities),
+    ]  # fmt: skip

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.policy import master_policy
+from atomo_cluster.ec2.aws.master_policy import master_policy
+from atomo_cluster.ec2.aws.policy_scope import PolicyScope
 from atomo_cluster.ec2.aws.session_manager import CORE
 from atomo_cluster.ec2.aws.tags import CLUSTER, LAUNCH, OWNER, ClusterTags, as_dict
 from atomo_cluster.ec2.settings.cluster import Cluster
@@ -40,12 +41,25 @@ def make_profiles(aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str) -
 
     The master of a supervised cluster also has the permissions of its supervisor.
     """
-    policy = json.dumps(master_policy(cluster)) if cluster.needs_profile else ""
+    if not cluster.makes_roles:
+        return "", ""
+    scope = PolicyScope(cluster, account(aws), owned.owner)
+    policy = json.dumps(master_policy(scope)) if cluster.needs_profile else ""
     core = (CORE,) if cluster.managed else ()
-    others = make(aws, owned, hosts_name(owned), launch, "", core) if core else ""
+
+    def made(name: str, policy: str) -> str:
+        make_role(aws, owned, name, launch, scope.boundary)
+        return fill_profile(aws, owned, name, launch, policy, core)
+
+    others = made(hosts_name(owned), "") if core else ""
     if not policy:
         return others, others
-    return make(aws, owned, owned.label, launch, policy, core), others
+    return made(owned.label, policy), others
+
+
+def account(aws: Aws) -> str:
+    """Returns the number of the caller's account."""
+    return str(aws.call("sts.get_caller_identity")["Account"])
 
 
 def hosts_name(owned: ClusterTags) -> str:
@@ -53,15 +67,37 @@ def hosts_name(owned: ClusterTags) -> str:
     return f"{owned.label}-hosts"
 
 
-def make(
+def make_role(aws: Aws, owned: ClusterTags, name: str, launch: str, boundary: str) -> None:
+    """Makes a role, unless it exists, whose rights the boundary limits; empty: none does.
+
+    Raises:
+        CloudError: AWS refused, or the account has no such boundary.
+    """
+    tags = owned.specification(PROFILE, {LAUNCH: launch})["Tags"]
+    bound = {"PermissionsBoundary": boundary} if boundary else {}
+    trust = json.dumps(TRUST)
+    try:
+        call_ignoring(
+            aws, THERE, "iam.create_role", RoleName=name, AssumeRolePolicyDocument=trust,
+            Tags=tags, **bound,
+        )  # fmt: skip
+    except CloudError as error:
+        if error.code not in GONE:
+            raise
+        policy = boundary.rpartition("/")[2]
+        raise CloudError(
+            f"{error}; the account has no policy {policy} to bound roles with: `iam --boundary` "
+            f"prints it, and an administrator makes it: `aws iam create-policy --policy-name "
+            f"{policy} --policy-document file://...`. permissions_boundary names another",
+            error.code,
+        ) from error
+
+
+def fill_profile(
     aws: Aws, owned: ClusterTags, name: str, launch: str, policy: str, managed: tuple[str, ...]
 ) -> str:
-    """Makes the missing parts of a profile, renews its policy, and returns its name."""
+    """Gives a role its policies, makes the missing parts of its profile, and returns its name."""
     tags = owned.specification(PROFILE, {LAUNCH: launch})["Tags"]
-    said = json.dumps(TRUST)
-    call_ignoring(
-        aws, THERE, "iam.create_role", RoleName=name, AssumeRolePolicyDocument=said, Tags=tags
-    )
     if policy:
         aws.call("iam.put_role_policy", RoleName=name, PolicyName=POLICY, PolicyDocument=policy)
     for arn in managed:
@@ -72,18 +108,22 @@ def make(
     return name
 
 
-def profiles(aws: Aws, filters: list[dict[str, Any]]) -> list[str]:
+def profiles(aws: Aws, filters: list[dict[str, Any]], makes_roles: bool = False) -> list[str]:
     """Lists the profiles or roles with these tags, by name; a profile and its role share one.
 
     Raises:
-        CloudError: AWS does not answer.
+        CloudError: AWS does not answer; with `makes_roles` also if it does not allow the look.
     """
     wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
     owned = ClusterTags(wanted[CLUSTER], wanted[OWNER])
-    return [name for name in (owned.label, hosts_name(owned)) if profile_exists(aws, name, wanted)]
+    forgiven = GONE if makes_roles else UNSEEN
+    names = (owned.label, hosts_name(owned))
+    return [name for name in names if profile_exists(aws, name, wanted, forgiven)]
 
 
-def profile_exists(aws: Aws, name: str, wanted: Mapping[str, str]) -> bool:
+def profile_exists(
+    aws: Aws, name: str, wanted: Mapping[str, str], forgiven: tuple[str, ...]
+) -> bool:
     """True if a profile or a role of this name has these tags."""
     asked = (("iam.get_instance_profile", "InstanceProfile", "InstanceProfileName"),
              ("iam.get_role", "Role", "RoleName"))  # fmt: skip
@@ -91,7 +131,7 @@ def profile_exists(aws: Aws, name: str, wanted: Mapping[str, str]) -> bool:
         try:
             tags = as_dict(aws.call(action, **{argument: name})[key])
         except CloudError as error:
-            if error.code not in UNSEEN:
+            if error.code not in forgiven:
                 raise
             continue
         if has_tags(tags, wanted):

@@ -48,13 +48,16 @@ def list_resources(aws: Aws, filters: list[dict[str, Any]]) -> list[Resource]:
     return find_resources(aws, filters).complete()
 
 
-def find_resources(aws: Aws, filters: list[dict[str, Any]]) -> SearchResult:
+def find_resources(
+    aws: Aws, filters: list[dict[str, Any]], makes_roles: bool = False
+) -> SearchResult:
     """Searches for all living resources with the tags.
 
     The most costly kinds are always searched for. The others are searched for only if the list of
     all tagged resources has their kind, since that list also contains resources deleted long ago.
     If AWS does not return that list, every kind is searched for. If AWS does not describe a kind,
-    the list replaces the description.
+    the list replaces the description. With `makes_roles` a denied look at roles is an error;
+    otherwise who may not look has made none.
     """
     errors: list[str] = []
     try:
@@ -73,7 +76,7 @@ def find_resources(aws: Aws, filters: list[dict[str, Any]]) -> SearchResult:
             errors.append(str(error))
             things += [Resource(kind, id, UNSEEN) for id in ids]
     try:
-        things += [Resource(PROFILE, name) for name in profiles(aws, filters)]
+        things += [Resource(PROFILE, name) for name in profiles(aws, filters, makes_roles)]
     except CloudError as error:
         errors.append(str(error))
     foreign = {kind: ids for kind, ids in known.items() if kind not in KINDS}

@@ -45,7 +45,8 @@ def launch(aws: Aws, plan: Plan, cidr: str | None, say: Say) -> list[Instance]:
         found = instances(aws, plan.owned)
         check_alone(plan, found)
     except BaseException as error:
-        roll_back(aws, plan, mark, say, error)
+        roles = cidr is not None and plan.cluster.makes_roles  # the master makes none
+        roll_back(aws, plan, mark, say, error, roles)
         raise
     return found
 
@@ -111,14 +112,16 @@ def check_alone(plan: Plan, found: list[Instance]) -> None:
         )
 
 
-def roll_back(aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException) -> None:
+def roll_back(
+    aws: Aws, plan: Plan, mark: str, say: Say, cause: BaseException, makes_roles: bool
+) -> None:
     """Deletes every resource with the mark of this launch, including unacknowledged ones."""
     filters = plan.owned.filters(**{f"tag:{LAUNCH}": mark})
     say(f"the launch failed ({type(cause).__name__}); deleting what it made ...")
     try:
-        delete_until_gone(aws, filters, say)
+        delete_until_gone(aws, filters, say, makes_roles=makes_roles)
         time.sleep(SETTLE_S)  # an order that was cut off may still come to something
-        found = delete_until_gone(aws, filters, say)
+        found = delete_until_gone(aws, filters, say, makes_roles=makes_roles)
     except BaseException as error:
         raise LeftBehind(
             f"{cause}; and the roll-back failed: {error!r}. Run `shutdown` until it says that "
@@ -153,6 +156,7 @@ def dry_run(aws: Aws, plan: Plan) -> dict[str, str]:
             GroupName=plan.owned.label,
             Description="dry run",
             VpcId=plan.subnet.vpc,
+            TagSpecifications=[plan.owned.specification("security-group", {})],
         )
         verdicts["ec2.create_security_group"] = str(refusal or "")
     for order in orders(plan, plan.attempts[0], "dry-run"):

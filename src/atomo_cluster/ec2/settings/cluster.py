@@ -66,6 +66,9 @@ class Cluster:
     )
     max_restarts: int = option(20, "supervise: how often a job is started again")
     results: str = option("", "supervise: s3://BUCKET/PREFIX where results go; empty: nowhere")
+    permissions_boundary: str = option(
+        "", "IAM policy that bounds the roles made; empty: atomo-NAME-boundary; none: unbounded"
+    )
     key_name: str = option("", "EC2 key pair; empty: one is made and deleted with the cluster")
     path_to_keyfile: str = option("", "private key of key_name; it never leaves this machine")
     ssh_username: str = option("ubuntu", "user of the image")
@@ -126,6 +129,11 @@ class Cluster:
     def needs_profile(self) -> bool:
         """True if the master calls AWS, and so needs an instance profile."""
         return self.supervise or bool(self.results)
+
+    @property
+    def makes_roles(self) -> bool:
+        """True if hosts have instance profiles, whose roles are made with the cluster."""
+        return self.needs_profile or self.managed
 
     @property
     def through_sessions(self) -> bool:

@@ -50,6 +50,10 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
         re.compile(r"(?:s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](?:/[\w.=+-]+)*/?)?"),
         "s3://BUCKET/PREFIX",
     ),
+    "permissions_boundary": (
+        re.compile(r"[\w+=,.@-]{0,128}"),
+        "the name of an IAM policy of the account, or none",
+    ),
     "remote_dir": (re.compile(r"[\w.-]+"), "one folder name, below the home folder"),
     "nfs_mount_point": (re.compile(r"/[\w.-]+(?:/[\w.-]+)+"), "an absolute path, two levels deep"),
     "connect": (re.compile("ssh|ssm"), "ssh or ssm"),

@@ -16,6 +16,7 @@ from unittest.mock import patch
 from cluster.ec2.faults.supervised import night
 from cluster.ec2.support.clients import Remembering
 from cluster.ec2.support.cloud import Cloud, Moto, write_cluster
+from cluster.ec2.support.iam_gate import Gate
 from cluster.ec2.support.lab import banner
 from cluster.ec2.support.sshd import make_key
 
@@ -189,11 +190,16 @@ def fuse_h(client: Any, folder: Path, instance: dict[str, Any]) -> float:
 
 
 @contextmanager
-def patches(folder: Path) -> Iterator[None]:
-    """Simulates hosts, makes clients of AWS once, and removes waits."""
-    clients = Remembering()
+def patches(folder: Path, gate: Gate | None = None) -> Iterator[None]:
+    """Simulates hosts, makes clients of AWS once, and removes waits.
 
-    def words(ssh: object, host: Any, *command: str, terminal: bool = False) -> list[str]:
+    A gate lets calls and sessions through that its policies allow.
+    """
+    clients = Remembering(gate.watch) if gate else Remembering()
+
+    def words(ssh: Any, host: Any, *command: str, terminal: bool = False) -> list[str]:
+        if gate and ssh.proxy and not gate.may_connect("us-east-1", host.id):
+            return ["bash", "-c", "echo AccessDeniedException: ssm:StartSession >&2; exit 255"]
         return ["bash", str(folder / "host.sh"), host.id, *command]
 
     def scan(name: str, port: str) -> set[str]:
@@ -211,6 +217,8 @@ def patches(folder: Path) -> Iterator[None]:
             "atomo_cluster.ec2.launch.fleet.PROFILE_S": 0.0,
             "botocore.endpoint.time": Clock(),
             "atomo_cluster.ec2.commands.hosts.bootstrap.pack_checkout": lambda root: b"",
+            "atomo_cluster.ec2.targets.selection.require_programs": lambda: None,
+            "atomo_cluster.ec2.checks.network.require_programs": lambda: None,
         }.items():
             stack.enter_context(patch(name, value))
         yield

@@ -1,13 +1,7 @@
-"""The choice of instance types by hardware and price, and the permissions that an
-identity needs.
-"""
-
-import json
+"""The choice of instance types by hardware and price."""
 
 import pytest
 from cluster.ec2.support.cloud import refusal
-
-from atomo_cluster.ec2.aws.policy import policy
 
 pytestmark = pytest.mark.long
 
@@ -39,11 +33,3 @@ def test_without_prices_types_are_found_still(ec2, cloud):
         [(None, None, "")] * 3
     )
     assert "unknown" in ec2("cheapest", "--vcpus", "96").out
-
-
-def test_the_policy_is_printed_and_asks_nobody(ec2, cloud):
-    for words in (("iam",), ("iam", "--json")):
-        done = ec2(*words)
-        assert done.code == 0, done.err
-        assert json.loads(done.out) == json.loads(json.dumps(policy()))
-    assert not cloud.calls

@@ -5,6 +5,7 @@ in tests.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 from atomo_cluster.ec2.aws.client import session
@@ -15,9 +16,10 @@ AROUND = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID")
 
 
 class Remembering:
-    """A session that caches its clients by their arguments."""
+    """A session that caches its clients by their arguments; `watch` may change a new one."""
 
-    def __init__(self) -> None:
+    def __init__(self, watch: Callable[[Any], Any] = lambda client: client) -> None:
+        self._watch = watch
         self._made: dict[tuple[object, ...], Any] = {}
 
     def create_client(self, service: str, **how: Any) -> Any:
@@ -25,5 +27,5 @@ class Remembering:
         around = [os.environ.get(name) for name in AROUND]
         key = (service, how["region_name"], how["endpoint_url"], *around)
         if key not in self._made:
-            self._made[key] = session().create_client(service, **how)
+            self._made[key] = self._watch(session().create_client(service, **how))
         return self._made[key]

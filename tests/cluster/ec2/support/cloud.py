@@ -21,6 +21,7 @@ from urllib.error import HTTPError
 from urllib.parse import parse_qs
 
 from boto3 import client as make_client
+from cluster.ec2.support.iam_policy import Policy, Request, decision
 
 # Parts of moto that are slow at every call or reset, and that no test needs, are left out: it
 # searches the disk for its modules, logs, and makes a volume for each of hundreds of images.
@@ -143,6 +144,7 @@ class Cloud:
     prices: dict[str, float] | None = None  # by instance type; "gp3" and "address" too
     quotas: dict[str, float] | None = None
     denied: set[str] | None = None  # refused by the policy simulator; None: not callable
+    identity: Policy | None = None  # by which the policy simulator decides, in place of `denied`
     catalogue: dict[tuple[str, bytes], Reply] = field(default_factory=dict)  # for all callers
     where: tuple[str, int] = ("127.0.0.1", 0)
 
@@ -191,7 +193,7 @@ class Cloud:
         for memory in (self.calls, self.acts, self.placement_groups, self.consoles,
                        self.starts, self.attached):  # fmt: skip
             memory.clear()
-        self.prices = self.quotas = self.denied = None
+        self.prices = self.quotas = self.denied = self.identity = None
         self.console = "booting"
 
     def stop(self) -> None:
@@ -427,21 +429,40 @@ def quotas(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -
 
 
 def simulate(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
-    if cloud.denied is None:
+    if cloud.denied is None and cloud.identity is None:
         return refusal("AccessDenied", "not authorized to perform: iam:SimulatePrincipalPolicy")
-    context = words.get("ContextEntries.member.1.ContextKeyValues.member.1", "")
-    asked = [value for key, value in words.items() if key.startswith("ActionNames.member.")]
+    context = context_entries(words)
     items = "".join(
         f"<member><EvalActionName>{action}</EvalActionName><EvalDecision>"
-        f"{'implicitDeny' if cloud.denied & {action, f'{action} {context}'} else 'allowed'}"
-        "</EvalDecision></member>"
-        for action in asked
+        f"{simulated(cloud, Request(action, resource, context))}</EvalDecision></member>"
+        for action in members(words, "ActionNames")
+        for resource in members(words, "ResourceArns")
     )
     results = f"<IsTruncated>false</IsTruncated><EvaluationResults>{items}</EvaluationResults>"
-    name = "SimulatePrincipalPolicy"
-    return Reply(
-        200, f"<{name}Response><{name}Result>{results}</{name}Result></{name}Response>".encode()
-    )
+    return done_in_iam("SimulatePrincipalPolicy", results)
+
+
+def simulated(cloud: Cloud, request: Request) -> str:
+    """Returns the decision of IAM's policy simulator."""
+    if cloud.identity is not None:
+        return decision([cloud.identity], request)
+    values = [value for values in request.context.values() for value in values]
+    names = {request.action, *(f"{request.action} {value}" for value in values)}
+    return "implicitDeny" if names & (cloud.denied or set()) else "allowed"
+
+
+def members(words: dict[str, str], name: str) -> list[str]:
+    """Returns the members of a list in a call of IAM."""
+    return [value for key, value in words.items() if re.fullmatch(rf"{name}\.member\.\d+", key)]
+
+
+def context_entries(words: dict[str, str]) -> dict[str, list[str]]:
+    """Returns the context in a call of the policy simulator."""
+    pattern = re.compile(r"(ContextEntries\.member\.\d+)\.ContextKeyName")
+    heads = {match[1]: value for key, value in words.items() if (match := pattern.fullmatch(key))}
+    return {
+        key: members(words, re.escape(f"{head}.ContextKeyValues")) for head, key in heads.items()
+    }
 
 
 OWN = {

@@ -44,7 +44,7 @@ def run(run: Run) -> int:
         raise ConfigError("supervise: yes ends the hosts after the job; leave --then-shutdown out")
     if len(run.given.all_regions) > 1:
         raise ConfigError("clean_launch_and_run takes one region; leave regions empty")
-    found = find_resources(run.aws, run.owned.filters())
+    found = find_resources(run.aws, run.owned.filters(), run.cluster.makes_roles)
     things = found.complete()
     plan = make_plan(run.aws, run.cluster, run.owned, afresh=True)
     cidr = allowed_cidr(run.cluster)

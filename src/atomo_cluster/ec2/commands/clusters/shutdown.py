@@ -33,7 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     runs = run.everywhere()
-    found = [find_resources(one.aws, one.owned.filters()) for one in runs]
+    found = [find_resources(one.aws, one.owned.filters(), one.cluster.makes_roles) for one in runs]
     for one, there in zip(runs, found, strict=True):
         show(one, there)
     if run.options.dry_run:
@@ -80,7 +80,8 @@ def end(run: Run) -> None:
     Raises:
         LeftBehind: some still exist, or may exist.
     """
-    left = delete_until_gone(run.aws, run.owned.filters(), run.say)
+    roles = run.cluster.makes_roles
+    left = delete_until_gone(run.aws, run.owned.filters(), run.say, makes_roles=roles)
     if left.things or left.errors:
         run.tell({"left": [vars(thing) for thing in left.things], "errors": list(left.errors)})
         raise LeftBehind(

@@ -49,7 +49,8 @@ def run(run: Run) -> int:
         return show_own(run)
     hosts = instances(run.aws, run.owned)
     show_cluster(run, hosts)
-    found, unsaid = find_resources(run.aws, run.owned.filters()), list[str]()
+    found = find_resources(run.aws, run.owned.filters(), run.cluster.makes_roles)
+    unsaid = list[str]()
     story = said(unsaid, lambda: told(run, hosts), list[Event]())
     for event in story:
         run.say(f"{event.when}  {event.kind:8} {event.text}")

@@ -1,0 +1,128 @@
+"""The scope of a policy: the cluster, account and regions that its statements are bound to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from atomo_cluster.ec2.aws.identity import owner_of
+from atomo_cluster.ec2.aws.tags import CLUSTER, OWNER, ClusterTags
+from atomo_cluster.ec2.settings.cluster import Cluster
+
+__all__ = ["Conditions", "PolicyScope", "Statement", "allow", "scope_of"]
+
+Statement = dict[str, Any]
+Conditions = Mapping[str, str | Sequence[str]]
+REGION: Final = "aws:RequestedRegion"
+PARTITIONS: Final[Mapping[str, str]] = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
+UNBOUND: Final = "none"  # permissions_boundary: roles without one
+
+
+@dataclass(frozen=True)
+class PolicyScope:
+    """A cluster in an account. Statements that it builds hold nowhere else."""
+
+    cluster: Cluster
+    account: str = "*"
+    owner: str = ""  # empty: of any owner
+
+    @property
+    def spot(self) -> bool:
+        """True if hosts are spot instances, which a fleet launches from a launch template."""
+        return any(map(self.cluster.spot, ("master", "worker")))
+
+    @property
+    def partition(self) -> str:
+        """The partition of ARNs, e.g. aws."""
+        region = self.cluster.all_regions[0]
+        return next((name for head, name in PARTITIONS.items() if region.startswith(head)), "aws")
+
+    @property
+    def role_name(self) -> str:
+        """The name of the master's role, with a wildcard for an unknown owner."""
+        if self.owner:
+            return ClusterTags(self.cluster.name, self.owner).label
+        return f"atomo-{self.cluster.name}-*"
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        """The names of all roles; a profile and its role share a name."""
+        if not self.owner:
+            return (self.role_name,)
+        names = (self.role_name,) if self.cluster.needs_profile else ()
+        return (*names, f"{self.role_name}-hosts") if self.cluster.managed else names
+
+    @property
+    def boundary(self) -> str:
+        """The ARN of the policy that bounds roles; empty: none does."""
+        name = self.cluster.permissions_boundary or f"atomo-{self.cluster.name}-boundary"
+        return "" if name == UNBOUND else self.arn("iam", f"policy/{name}")
+
+    def arn(self, service: str, resource: str, account: str | None = None) -> str:
+        """Returns the ARN of a resource in any region."""
+        region = "" if service in ("iam", "s3") else "*"
+        owner = self.account if account is None else account
+        return f"arn:{self.partition}:{service}:{region}:{owner}:{resource}"
+
+    def ec2(self, *kinds: str) -> list[str]:
+        """Returns the ARNs of EC2's resources of some kinds; images have no account."""
+        return [
+            self.arn("ec2", f"{kind}/*", "" if kind in ("image", "snapshot") else None)
+            for kind in kinds
+        ]
+
+    def iam(self, *kinds: str) -> list[str]:
+        """Returns the ARNs of the cluster's roles or instance profiles."""
+        return [self.arn("iam", f"{kind}/{name}") for kind in kinds for name in self.role_names]
+
+    def tags(self, source: str, key: str = CLUSTER) -> dict[str, str]:
+        """Returns the conditions on the cluster's tags; `source` is RequestTag or ResourceTag."""
+        owner = {f"{source}/{OWNER}": self.owner} if self.owner else {}
+        return {f"{source}/{key}": self.cluster.name, **owner}
+
+    @property
+    def requested(self) -> dict[str, str]:
+        """The conditions on the tags of a new resource."""
+        return self.tags("aws:RequestTag")
+
+    @property
+    def tagged(self) -> dict[str, str]:
+        """The conditions on the tags of an existing resource."""
+        return self.tags("aws:ResourceTag")
+
+    def regional(
+        self,
+        name: str,
+        actions: Sequence[str],
+        resources: str | Sequence[str] = "*",
+        equals: Conditions | None = None,
+        **operators: Conditions,
+    ) -> Statement:
+        """Returns a statement that holds in the regions of the cluster."""
+        region = {REGION: list(self.cluster.all_regions)}
+        return allow(name, actions, resources, {**(equals or {}), **region}, **operators)
+
+
+def scope_of(cluster: Cluster, arn: str) -> PolicyScope:
+    """Returns the scope for an identity: its account, and its name as owner unless set.
+
+    >>> scope = scope_of(Cluster(name="lab"), "arn:aws:iam::123456789012:user/ana")
+    >>> scope.account, scope.owner
+    ('123456789012', 'user/ana')
+    """
+    parts = arn.split(":")
+    account = parts[4] if len(parts) > 5 and parts[4] else "*"
+    return PolicyScope(cluster, account, cluster.owner or owner_of(arn))
+
+
+def allow(
+    name: str,
+    actions: Sequence[str],
+    resources: str | Sequence[str] = "*",
+    equals: Conditions | None = None,
+    **operators: Conditions,
+) -> Statement:
+    """Returns a statement that allows actions; `equals` are conditions of StringEquals."""
+    conditions = {"StringEquals": dict(equals)} if equals else {}
+    conditions |= {operator: dict(values) for operator, values in operators.items()}
+    statement = {"Sid": name, "Effect": "Allow", "Action": list(actions), "Resource": resources}
+    return {**statement, "Condition": conditions} if conditions else statement

@@ -1,0 +1,181 @@
+"""Every command passes with the policy that `iam` prints for it, and no statement is idle.
+
+The policies stand before the emulator, as IAM's would.
+"""
+
+import json
+from itertools import pairwise
+
+import pytest
+from cluster.ec2.faults.rig import COMMANDS, KEPT, Tried, patches, prepare, store
+from cluster.ec2.faults.supervised import night
+from cluster.ec2.support.iam_gate import Gate
+from cluster.ec2.support.iam_policy import ALLOWED, decision
+from support.selection import long_but
+
+from atomo_cluster.ec2.aws.policy import COMMANDS as NEEDS
+from atomo_cluster.ec2.aws.policy import OPTIONAL
+from atomo_cluster.ec2.cli import COMMANDS as VERBS
+from atomo_cluster.ec2.settings.cluster import Cluster
+
+FLAGS = {f"--{name.replace('_', '-')}" for name in Cluster.__dataclass_fields__}
+SETTINGS = (*KEPT, "--connect", "ssm", "--placement-group", "yes", "--worker-method", "spot",
+            "--nfs-ip-address", "10.1.2.3")  # fmt: skip
+UP = (("launch", "--yes", *SETTINGS),)
+# Uses of commands over a cluster that uses nearly everything.
+USES = {
+    "launch": Tried(("launch", "--yes")),
+    "extend": Tried(("extend", "8.9"), UP),
+    "stop_hosts": Tried(("stop_hosts", "--yes", "--end-spot"), UP),
+    "run_command": Tried(("run_command", "all", "true"), UP),
+    "bake": Tried(("bake", "--yes"), UP),
+    "delete_images": Tried(("delete_images", "--yes"), (*UP, ("bake", "--yes", *SETTINGS))),
+    "fetch": Tried(("fetch",)),
+    "validate": Tried(("validate",)),
+    "iam": Tried(("iam", "--check")),
+    "shutdown": Tried(("shutdown", "--yes"), UP),
+}
+
+
+@pytest.fixture
+def gate(cloud):
+    """Returns the gate before the emulator, which is open."""
+    return Gate(cloud)
+
+
+@pytest.fixture
+def rig(ec2, cloud, folder, gate):
+    """Returns a function that prepares the account for a command."""
+    (folder / "cluster.yaml").unlink()
+
+    def prepared(tried):
+        prepare(cloud, folder)
+        gate.account.spot_role = False
+        gate.account.templates.clear()
+        for words in tried.before:
+            done = ec2(*words)
+            assert done.code == 0, f"{words}: {done.out}{done.err}"
+        gate.account.spot_role = False
+        store(cloud, (*tried.words, *SETTINGS))
+
+    with patches(folder, gate):
+        yield prepared
+
+
+def settings_of(words):
+    """Returns the options of a command line that are settings."""
+    return [word for flag, value in pairwise(words) if flag in FLAGS for word in (flag, value)]
+
+
+def printed(ec2, *words):
+    """Returns the policy that `iam` prints."""
+    done = ec2("iam", *words)
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def without(policy, name):
+    """Returns a policy without a statement."""
+    return policy | {"Statement": [one for one in policy["Statement"] if one["Sid"] != name]}
+
+
+def test_the_policy_knows_every_command():
+    assert set(NEEDS) == set(VERBS)
+
+
+LOOKS = {"iam:GetRole", "iam:GetInstanceProfile"}  # where settings make no roles, nobody needs them
+USED = [name for name in COMMANDS if name != "supervise"]
+FEW = ["launch (spot)", "extend", "shutdown (supervised)"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", long_but(FEW, USED))
+def test_a_command_passes_with_the_policy_that_is_printed_for_it(
+    use, rig, ec2, cloud, folder, gate
+):
+    tried = COMMANDS[use]
+    rig(tried)
+    words = [word for part in (*tried.before, tried.words) for word in settings_of(part)]
+    policy = printed(ec2, "--for", tried.words[0], *words)
+    with gate.only(policy):
+        done = ec2(*tried.words)
+    assert {one.action for one in gate.refused} <= (
+        set() if "iam:PassRole" in str(policy) else LOOKS
+    )
+    assert done.code == 0, done.err
+
+
+@pytest.mark.slow
+def test_a_supervisor_passes_with_the_policy_of_the_masters_role(
+    rig, ec2, cloud, folder, gate, monkeypatch
+):
+    """It replaces a worker and ends all hosts, within the boundary; it ends no other owner's."""
+    monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.run_commands", lambda *_: None)
+    words = ("--supervise", "yes", "--placement-group", "yes")
+    rig(Tried(("supervise",), (("launch", "--yes", *words),)))
+    iam = cloud.moto.client("iam")
+    (role,) = [one["RoleName"] for one in iam.list_roles()["Roles"]]
+    document = iam.get_role_policy(RoleName=role, PolicyName="atomo")["PolicyDocument"]
+    bound = printed(ec2, "--boundary", *words)
+    settings = (folder / "cluster.yaml").read_text() + "placement_group: true\nsupervise: true\n"
+    (folder / "cluster.yaml").write_text(settings)
+    with gate.only(document, boundary=bound):
+        code, said = night(cloud, folder)
+    assert {one.action for one in gate.refused} <= LOOKS
+    assert code == 0, said
+    for removed in ("LaunchHosts", "TagNew", "End"):
+        rig(Tried(("supervise",), (("launch", "--yes", *words),)))
+        (folder / "cluster.yaml").write_text(settings)
+        with gate.only(without(document, removed), boundary=bound):
+            assert night(cloud, folder)[0] == 1
+
+
+# Without these statements a command goes on, and its output says what it does not know.
+GOES_ON = {
+    "Quotas": "unknown  quota: AWS does not say: service-quotas.list_service_quotas: AccessDenied",
+    "SharedFolders": "shared folder: AWS does not say: efs.describe_file_systems: AccessDenied",
+    "Simulate": "unknown because of iam.simulate_principal_policy: AccessDenied",
+}
+PINNED = " console"  # host keys that are pinned from consoles
+
+
+@pytest.mark.long
+def test_no_statement_of_the_policy_is_idle(rig, ec2, cloud, folder, gate):
+    """Each of them is removed in turn, and a command fails, or does not know what it asked for."""
+
+    def run(use, policy):
+        rig(USES[use])
+        for path in folder.glob("state/test/known_hosts"):
+            path.unlink()
+        with gate.only(policy):
+            done = ec2(*USES[use].words, *SETTINGS)
+        pinned = folder / "state/test/known_hosts"
+        return done.code, done.out + done.err + (pinned.read_text() if pinned.exists() else "")
+
+    prepare(cloud, folder)
+    policy = printed(ec2, "--for", ",".join(USES), *SETTINGS)
+    names = [one["Sid"] for one in policy["Statement"]]
+    assert {"SpotRole", "AttachSessionManager", "MakeRoles", "PassRoles", "ReadResults"} <= set(
+        names
+    )
+    needing = {name: [] for name in names}
+    for use in USES:
+        code, said = run(use, policy)
+        assert code == 0, f"{use}: {said}"
+        assert PINNED in said or use != "run_command"
+        for name in names:
+            rest = [without(policy, name)]
+            if any(decision(rest, one) != ALLOWED for one in gate.asked):
+                needing[name].append(use)
+    idle = []
+    for name, uses in needing.items():
+        results = (run(use, without(policy, name)) for use in uses)
+        if name == "ReadConsoles":
+            failed = any(PINNED not in said for _, said in results)
+        else:
+            failed = any(
+                GOES_ON[name] in said if name in GOES_ON else code for code, said in results
+            )
+        idle += [] if failed else [(name, uses)]
+    assert not idle
+    assert set(OPTIONAL) & set(names) == {*GOES_ON, "Prices"}

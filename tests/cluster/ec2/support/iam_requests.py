@@ -32,7 +32,7 @@ class Call:
 
 @dataclass
 class Account:
-    """What AWS knows about resources when it decides."""
+    """Facts about resources, as AWS knows them when it decides."""
 
     cloud: Cloud
     templates: dict[str, Parameters] = field(default_factory=dict)  # launch templates, by name

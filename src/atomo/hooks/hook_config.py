@@ -21,7 +21,7 @@ from atomo.hooks.adapter.dense import NEVER, DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.adapter.intra_host import enter
 from atomo.hooks.adapter.memory_owner import owner_of
-from atomo.hooks.code_spec import CodeSpec, parse_code, reduction_of
+from atomo.hooks.code_spec import CodeSpec, ReductionType, parse_code, reduction_of
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
 from atomo.hooks.states.bucket_layout import BucketLayout
@@ -269,25 +269,14 @@ def make_averager(
     config: HookConfig, collective: Collective, parameters: Mapping[str, Tensor], decay: Decay
 ) -> Averager:
     """Creates the averager over a collective."""
-    size, momentum, nesterov = collective.size, config.momentum, config.nesterov
-    memory = (
-        take(config.memory, size)
-        if isinstance(config.memory, Memory)
-        else make_memory(config.memory_spec, momentum, nesterov, size)
-    )
+    memory = memory_of(config, collective.size)
     compression = config.compression or Compression()
     compressor = Compressor(memory, compression, collective.rank, config.seed)
     rules = config.dense.rules(parameters)
     remembers = bool(memory.vectors)
-    first = config.spec.reduction(remembers=remembers)
-    # Each codec with its first step.
-    kinds = [(0, config.codec, first)] + [
-        (int(phase.epoch), phase.codec, reduction_of(phase.codec, remembers=remembers))
-        for phase in config.phases
-    ]
     encodings = [
         (begin, (Codecs(codec, rules), kind(collective, compressor)))
-        for begin, codec, kind in kinds
+        for begin, codec, kind in stages_of(config, remembers=remembers)
     ]
     dense_kind = reduction_of(DENSE, remembers=remembers)
     dense_first = Codecs(DENSE), dense_kind(collective, compressor)
@@ -301,3 +290,26 @@ def make_averager(
         dense=config.dense,
         decay=decay,
     )
+
+
+def memory_of(config: HookConfig, workers: int) -> Memory:
+    """Returns the memory object of the configuration, or creates it from its specification."""
+    if isinstance(config.memory, Memory):
+        return take(config.memory, workers)
+    return make_memory(config.memory_spec, config.momentum, config.nesterov, workers)
+
+
+def stages_of(
+    config: HookConfig, *, remembers: bool
+) -> list[tuple[int, Codec[Any], ReductionType]]:
+    """Lists the codecs of the schedule, each with its first step and its reduction.
+
+    Args:
+        config: how gradients are averaged.
+        remembers: True if there is a memory.
+    """
+    later = [
+        (int(phase.epoch), phase.codec, reduction_of(phase.codec, remembers=remembers))
+        for phase in config.phases
+    ]
+    return [(0, config.codec, config.spec.reduction(remembers=remembers)), *later]

@@ -276,7 +276,7 @@ def make_averager(
     remembers = bool(memory.vectors)
     encodings = [
         (begin, (Codecs(codec, rules), kind(collective, compressor)))
-        for begin, codec, kind in stages_of(config, remembers=remembers)
+        for begin, codec, kind in codecs_by_step(config, remembers=remembers)
     ]
     dense_kind = reduction_of(DENSE, remembers=remembers)
     dense_first = Codecs(DENSE), dense_kind(collective, compressor)
@@ -299,7 +299,7 @@ def memory_of(config: HookConfig, workers: int) -> Memory:
     return make_memory(config.memory_spec, config.momentum, config.nesterov, workers)
 
 
-def stages_of(
+def codecs_by_step(
     config: HookConfig, *, remembers: bool
 ) -> list[tuple[int, Codec[Any], ReductionType]]:
     """Lists the codecs of the schedule, each with its first step and its reduction.

@@ -54,8 +54,8 @@ def limited(scope: PolicyScope) -> list[Statement]:
     types = scope.cluster.worker_types
     role = {f"aws:RequestTag/{ROLE}": WORKER}
     statements = [
-        one for one in launch_statements(scope, types, role)
-        if one["Sid"] not in ("SpotRole", "LaunchVolumes")
+        statement for statement in launch_statements(scope, types, role)
+        if statement["Sid"] not in ("SpotRole", "LaunchVolumes")
     ]  # fmt: skip
     orders = ["ec2:RunInstances", *(["ec2:CreateFleet"] if scope.spot else [])]
     size = {"ec2:VolumeSize": str(max(scope.cluster.volume_gb, ROOT_GB))}

@@ -56,16 +56,22 @@ def permissions(
         source = principal(aws, arn)
         return [
             Permission(
-                action, one["Sid"], LACKS if why else ALLOWED, one["Sid"] not in optional, why
+                action,
+                statement["Sid"],
+                LACKS if why else ALLOWED,
+                statement["Sid"] not in optional,
+                why,
             )
-            for one in statements
-            for action, why in simulate(aws, source, one).items()
+            for statement in statements
+            for action, why in simulate(aws, source, statement).items()
         ]
     except CloudError as error:
         return [
-            dry_run_permission(aws, action, one["Sid"], one["Sid"] not in optional, str(error))
-            for one in statements
-            for action in one["Action"]
+            dry_run_permission(
+                aws, action, statement["Sid"], statement["Sid"] not in optional, str(error)
+            )
+            for statement in statements
+            for action in statement["Action"]
         ]
 
 
@@ -98,8 +104,8 @@ def simulate(aws: Aws, source: str, statement: Statement) -> dict[str, str]:
             ActionNames=statement["Action"], ResourceArns=resources, ContextEntries=context,
         )  # fmt: skip
         decisions: dict[str, set[str]] = {}
-        for one in results:
-            decisions.setdefault(one["EvalActionName"], set()).add(one["EvalDecision"])
+        for result in results:
+            decisions.setdefault(result["EvalActionName"], set()).add(result["EvalDecision"])
         for action, seen in decisions.items():
             if refused := seen - {ALLOWED}:
                 reasons[action] = min(refused)

@@ -101,7 +101,11 @@ def policy(scope: PolicyScope, commands: Iterable[str]) -> dict[str, Any]:
              if name == "cheapest" or kind not in unused}  # fmt: skip
     names = {name for command in wanted for name in COMMANDS[command][1]}
     built = [describe(scope, kinds), *statements_of(scope)]
-    used = [one for one in built if one["Sid"] in {*names, "Describe"} and one["Action"]]
+    used = [
+        statement
+        for statement in built
+        if statement["Sid"] in {*names, "Describe"} and statement["Action"]
+    ]
     return {"Version": VERSION, "Statement": used}
 
 
@@ -293,7 +297,6 @@ def advisory_statements(scope: PolicyScope) -> list[Statement]:
     """Lists the statements on what tells more: prices, quotas, names of images, file systems."""
     cluster = scope.cluster
     latest = scope.arn("ssm", "parameter/aws/service/*", "")
-    identities = [scope.arn("iam", f"{kind}/*") for kind in ("user", "role")]
     simulate = ["iam:GetRole", "iam:SimulatePrincipalPolicy"]
     named: Callable[[str], bool] = cluster.storage.startswith
     efs = cluster.outlives and not named("fsx:")
@@ -307,5 +310,5 @@ def advisory_statements(scope: PolicyScope) -> list[Statement]:
         *([scope.regional("ImageNames", ["ssm:GetParameters"], latest)]
           if cluster.image_id == LATEST else []),
         *([scope.regional("SharedFolders", folders)] if folders else []),
-        allow("Simulate", simulate, identities),
+        allow("Simulate", simulate, scope.principals),
     ]  # fmt: skip

@@ -24,6 +24,7 @@ class PolicyScope:
     cluster: Cluster
     account: str = "*"
     owner: str = ""  # empty: of any owner
+    identity: str = ""  # the ARN of who gets the policy, as STS has it; empty: unknown
 
     @property
     def spot(self) -> bool:
@@ -56,6 +57,17 @@ class PolicyScope:
         """The ARN of the policy that bounds roles; empty: none does."""
         name = self.cluster.permissions_boundary or f"atomo-{self.cluster.name}-boundary"
         return "" if name == UNBOUND else self.arn("iam", f"policy/{name}")
+
+    @property
+    def principals(self) -> list[str]:
+        """The ARNs of the identity in IAM: a user, or a role, whose path STS does not tell."""
+        kind, _, name = self.identity.split(":")[-1].partition("/")
+        if not name:
+            return [self.arn("iam", "user/*"), self.arn("iam", "role/*")]
+        if kind != "assumed-role":
+            return [self.arn("iam", f"{kind}/{name}")]
+        role = name.split("/")[0]
+        return [self.arn("iam", f"role/{role}"), self.arn("iam", f"role/*/{role}")]
 
     def arn(self, service: str, resource: str, account: str | None = None) -> str:
         """Returns the ARN of a resource in any region."""
@@ -111,7 +123,7 @@ def scope_of(cluster: Cluster, arn: str) -> PolicyScope:
     """
     parts = arn.split(":")
     account = parts[4] if len(parts) > 5 and parts[4] else "*"
-    return PolicyScope(cluster, account, cluster.owner or owner_of(arn))
+    return PolicyScope(cluster, account, cluster.owner or owner_of(arn), arn)
 
 
 def allow(

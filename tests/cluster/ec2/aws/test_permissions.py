@@ -93,6 +93,9 @@ def test_the_policy_is_of_the_commands_and_the_identity_that_are_asked_for(ec2, 
     unknown = ec2("iam", "--for", "lunch")
     assert unknown.code == 2
     assert "--for lunch: no such command; did you mean 'launch'" in unknown.err
+    nothing = ec2("iam", "--for", "init,supervise")
+    assert nothing.code == 2
+    assert "takes no right of the user" in nothing.err
     mine = ec2("iam", "--for", "shutdown")
     assert "arn:aws:ec2:*:123456789012:*/*" in mine.out
     assert '"aws:ResourceTag/atomo:owner": "user/moto"' in mine.out

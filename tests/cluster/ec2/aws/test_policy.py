@@ -189,6 +189,18 @@ def test_policies_fit_where_they_go():
     assert size(master_policy(full)) <= 10_240  # a role's own
 
 
+@pytest.mark.parametrize(
+    ("arn", "names"),
+    [
+        (ANA, ["user/ana"]),
+        ("arn:aws:sts::123456789012:assumed-role/Trainer/x", ["role/Trainer", "role/*/Trainer"]),
+    ],
+)
+def test_the_simulator_is_asked_about_the_identity_alone(arn, names):
+    (statement,) = policy(scope_of(Cluster(), arn), ["iam"])["Statement"]
+    assert statement["Resource"] == [f"arn:aws:iam::123456789012:{name}" for name in names]
+
+
 def test_without_an_account_or_an_owner_the_cluster_still_binds():
     document = policy(PolicyScope(Cluster(name="lab")), ["shutdown"])
     assert allowed(document, "ec2:TerminateInstances", ec2("instance"), THEIRS)

@@ -1,6 +1,7 @@
 """The end of a cluster, with every kind of refusal by AWS on the way."""
 
 import pytest
+from cluster.ec2.faults.rig import patches, prepare
 from cluster.ec2.support.cloud import everything, refusal
 from cluster.ec2.support.lab import start
 from support.selection import slow_but
@@ -111,3 +112,13 @@ def test_a_master_that_does_not_answer_leaves_its_job_unknown(ec2, cloud, monkey
     assert done.code == 0
     assert "launched from unknown, owner user/moto" in done.out
     assert "its job: unknown, since the master does not answer from here: the master" in done.out
+
+
+def test_the_job_of_a_cluster_of_another_machine_is_asked_for_over_ssh(
+    ec2, cloud, folder, monkeypatch
+):
+    monkeypatch.setattr("atomo_cluster.ec2.launch.fleet.this_machine", lambda: "bob@desk")
+    prepare(cloud, folder)
+    with patches(folder):
+        assert ec2("launch", "--yes").code == 0
+        assert "its job: none runs or waits" in ec2("shutdown", "--dry-run").out

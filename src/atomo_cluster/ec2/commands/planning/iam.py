@@ -61,7 +61,7 @@ def run(run: Run) -> int:
     if run.options.check:
         return check(run)
     scope = scope_for(run)
-    document = bounding(scope) if run.options.boundary else policy(scope, commands(run, scope))
+    document = bounding(scope) if run.options.boundary else least(run, scope)
     if run.as_json:
         run.tell(document)
     else:
@@ -73,6 +73,18 @@ def run(run: Run) -> int:
             "--for and attach each; a role's inline policy takes 10,240\n"
         )
     return 0
+
+
+def least(run: Run, scope: PolicyScope) -> dict[str, object]:
+    """Returns the least policy.
+
+    Raises:
+        ConfigError: the commands call nothing that takes a right.
+    """
+    document = policy(scope, commands(run, scope))
+    if not document["Statement"]:
+        raise ConfigError(f"--for {run.options.for_commands}: this takes no right of the user")
+    return document
 
 
 def bounding(scope: PolicyScope) -> dict[str, object]:
@@ -128,17 +140,20 @@ def check(run: Run) -> int:
     aws = run.everywhere()[0].aws
     results = permissions(aws, arn, policy(scope, commands(run, scope)), scope.cluster.max_usd)
     counts = {
-        word: sum(one.verdict == word for one in results) for word in (ALLOWED, LACKS, UNKNOWN)
+        word: sum(permission.verdict == word for permission in results)
+        for word in (ALLOWED, LACKS, UNKNOWN)
     }
-    for one in results:
-        if one.verdict != ALLOWED:
-            run.say(line(one))
-    for why in sorted({one.why for one in results if one.verdict == UNKNOWN}):
+    for permission in results:
+        if permission.verdict != ALLOWED:
+            run.say(line(permission))
+    for why in sorted({permission.why for permission in results if permission.verdict == UNKNOWN}):
         run.say(f"unknown because of {why}")
     run.say(arn)
     run.say(f"{counts[ALLOWED]} allowed, {counts[LACKS]} lacking, {counts[UNKNOWN]} unknown")
-    run.tell({"identity": arn, "actions": [asdict(one) for one in results]})
-    lacking = [one for one in results if one.verdict == LACKS and one.needed]
+    run.tell({"identity": arn, "actions": [asdict(permission) for permission in results]})
+    lacking = [
+        permission for permission in results if permission.verdict == LACKS and permission.needed
+    ]
     if lacking:
         raise NotReady(
             f"the identity lacks {len(lacking)} actions that are needed; `pytorch_ec2.py iam` "
@@ -147,7 +162,9 @@ def check(run: Run) -> int:
     return 0
 
 
-def line(one: Permission) -> str:
+def line(permission: Permission) -> str:
     """Formats an action that is missing or unknown."""
-    needed = "" if one.needed else "not needed"
-    return f"{one.verdict:8} {one.action:42} {one.statement:20} {needed}".rstrip()
+    needed = "" if permission.needed else "not needed"
+    return (
+        f"{permission.verdict:8} {permission.action:42} {permission.statement:20} {needed}".rstrip()
+    )

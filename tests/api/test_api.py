@@ -24,9 +24,9 @@ def test_a_tensor_comes_back_as_a_tensor_and_a_list_as_a_list(code):
     tensors = [normal(6, 4, 3, 3), normal(5), normal(7, 2).double(), normal(3, 3).bfloat16()]
     decoded = atomo.decode(atomo.encode(tensors, code, seed=1))
     assert [(t.shape, t.dtype) for t in decoded] == [(t.shape, t.dtype) for t in tensors]
-    for one in tensors:
-        again = atomo.decode(atomo.encode(one, code, seed=1))
-        assert (again.shape, again.dtype) == (one.shape, one.dtype)
+    for tensor in tensors:
+        again = atomo.decode(atomo.encode(tensor, code, seed=1))
+        assert (again.shape, again.dtype) == (tensor.shape, tensor.dtype)
     if Law.LOSSLESS in atomo.make_codec(code).laws:
         assert all(
             a.equal(b) for a, b in zip(tensors, decoded, strict=True) if a.dtype != torch.float64
@@ -121,8 +121,8 @@ def test_what_is_dense_can_be_chosen():
 @every_codec
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_what_is_near_the_limit_of_its_dtype_does_not_become_infinite(code, dtype):
-    most = torch.finfo(dtype).max if dtype is torch.float16 else 1e30
-    gradient = (normal(40, 30).sign() * most).to(dtype)
+    largest = torch.finfo(dtype).max if dtype is torch.float16 else 1e30
+    gradient = (normal(40, 30).sign() * largest).to(dtype)
     for seed in range(3):
         decoded = atomo.decode(atomo.encode(gradient, code, seed=seed))
         assert decoded.isfinite().all()
@@ -151,10 +151,10 @@ def test_the_average_is_that_of_a_training_step(code):
     codec = atomo.make_codec(code)
     frames = [atomo.encode([normal(9, 8), normal(4)], code, seed=seed) for seed in range(3)]
     parts = [atomo.decode(frame) for frame in frames]
-    weight, bias = (torch.stack(one).mean(0) for one in zip(*parts, strict=True))
+    weight, bias = (torch.stack(tensors).mean(0) for tensors in zip(*parts, strict=True))
     codec.finish(weight)
-    found = atomo.average(frames)
-    torch.testing.assert_close(found, [weight, bias], rtol=1e-4, atol=1e-5)
+    mean = atomo.average(frames)
+    torch.testing.assert_close(mean, [weight, bias], rtol=1e-4, atol=1e-5)
 
 
 def test_frames_of_different_tensors_have_no_average():

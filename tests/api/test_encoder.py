@@ -46,15 +46,15 @@ def fits(code: str, memory: str) -> bool:
 def test_the_bytes_are_those_of_encode_with_the_seed_of_the_step(code):
     for memory in memories(code):
         encoder = atomo.Encoder(code, memory=memory, rank=2, seed=5)
-        kept = atomo.make_memory(memory)
+        residuals = atomo.make_memory(memory)
         for step in range(STEPS):
             tensors = layers(step)
             frame = encoder.encode(tensors)
             seed = encoder.seed_of(step)
-            assert frame == atomo.encode(tensors.values(), code, seed=seed, memory=kept)
+            assert frame == atomo.encode(tensors.values(), code, seed=seed, memory=residuals)
             for before, after in zip(layers(step).values(), tensors.values(), strict=True):
                 assert before.equal(after)
-        for old, new in zip(kept.state_dict().values(), encoder.memory.state_dict().values(),
+        for old, new in zip(residuals.state_dict().values(), encoder.memory.state_dict().values(),
                             strict=True):  # fmt: skip
             assert old.equal(new)
 
@@ -70,10 +70,10 @@ def test_one_tensor_is_a_frame_of_one_tensor(code):
 def test_frames_lie_in_the_same_room_and_cannot_be_written_to():
     encoder = atomo.Encoder("sgd", memory="none")
     first = encoder.encode(normal(100))
-    kept, before = bytes(first), address(first)
+    copied, before = bytes(first), address(first)
     second = encoder.encode(normal(100, seed=2))
     assert address(second) == before
-    assert kept != second
+    assert copied != second
     assert second.readonly
     assert len(encoder.encode(normal(10_000))) > 40_000  # more room
     assert encoder.encode(normal(100, seed=1)) == atomo.encode(normal(100), "sgd", seed=0)
@@ -93,9 +93,9 @@ def test_a_memory_goes_by_name_in_whatever_order():
         tensors = layers(step)
         plain.encode(tensors)
         turned.encode(dict(reversed(tensors.items())) if step % 2 else tensors)
-    state, other = plain.state_dict(), turned.state_dict()
-    assert state.keys() == other.keys()
-    assert all(state[name].equal(other[name]) for name in state)
+    state, turned_state = plain.state_dict(), turned.state_dict()
+    assert state.keys() == turned_state.keys()
+    assert all(state[name].equal(turned_state[name]) for name in state)
 
 
 @pytest.mark.parametrize("code", ["topk(ratio=0.1)", "dgc(ratio=0.1)", "qsgd", "signum"])
@@ -134,9 +134,9 @@ def test_a_name_that_is_another_tensors_is_refused():
     encoder, again = atomo.Encoder("topk"), atomo.Encoder("topk")
     encoder.encode({"w": normal(30, 2)})
     again.load_state_dict(encoder.state_dict())
-    for one in (encoder, again):
+    for candidate in (encoder, again):
         with pytest.raises(CodecError, match=r"'w' is of shape \(2, 30\); .* of shape \(30, 2\)"):
-            one.encode({"w": normal(2, 30)})
+            candidate.encode({"w": normal(2, 30)})
     assert encoder.step == 2  # a step that fails is one as well: ranks stay together
     atomo.Encoder("qsgd", memory="none").encode({"w": normal(2, 30)})
 
@@ -144,8 +144,8 @@ def test_a_name_that_is_another_tensors_is_refused():
 def test_it_says_what_it_is_and_takes_objects_and_names():
     encoder = atomo.Encoder(atomo.codecs.TopK(ratio=0.1), memory=Residual(beta=0.5), rank=3)
     encoder.encode(normal(20))
-    said = "Encoder('topk(ratio=0.1)', memory='residual', rank=3, seed=0, step=1)"
-    assert repr(encoder) == said
+    text = "Encoder('topk(ratio=0.1)', memory='residual', rank=3, seed=0, step=1)"
+    assert repr(encoder) == text
     assert isinstance(atomo.Encoder("qsgd").memory, NoMemory)
     assert isinstance(atomo.Encoder("fp16").memory, Residual)
 

@@ -166,8 +166,8 @@ def test_work_is_bounded_by_the_entries_allowed_and_by_the_bytes_that_came():
     side = torch.zeros(256, 256)
     data = frame("svd", [(256, 256)], [side, side])
     work = 4 * 2**16 + 256 * 2**16 // 16 + PER_TENSOR.work
-    least = -(-(work - WORK_PER_BYTE * len(data)) // WORK_PER_ENTRY)
-    assert least <= 2**16  # the frame's own size accounts for most of it
+    minimum = -(-(work - WORK_PER_BYTE * len(data)) // WORK_PER_ENTRY)
+    assert minimum <= 2**16  # the frame's own size accounts for most of it
     limits = Limits(2**16, MOST_BYTES, len(data))
     assert limits.work >= work
     assert Limits(2**16, MOST_BYTES, 0).work < work

@@ -22,13 +22,13 @@ def rooms() -> list[torch.Tensor]:
 def test_what_is_written_is_what_is_returned_otherwise(code):
     frames = [atomo.encode(LAYERS, code, seed=seed) for seed in range(3)]
     before = [bytearray(frame) for frame in frames]
-    for expected, found in (
+    for expected, written in (
         (atomo.decode(frames[0]), atomo.decode(frames[0], out=rooms())),
         (atomo.average(frames), atomo.average(frames, out=rooms())),
     ):
-        for one, other, room in zip(expected, found, rooms(), strict=True):
-            assert other.dtype is room.dtype
-            assert other.equal(one.to(room.dtype))
+        for tensor, target, room in zip(expected, written, rooms(), strict=True):
+            assert target.dtype is room.dtype
+            assert target.equal(tensor.to(room.dtype))
     assert frames == before  # which tensors may share memory with
 
 
@@ -40,11 +40,11 @@ def test_out_is_returned_and_keeps_its_place():
     model = torch.nn.Linear(3, 2)
     for parameter in model.parameters():
         parameter.grad = torch.empty_like(parameter)
-    wanted = [normal(2, 3), normal(2)]
-    atomo.average([atomo.encode(wanted, "sgd", seed=0)], out=[p.grad for p in model.parameters()])
-    assert all(p.grad.equal(one) for p, one in zip(model.parameters(), wanted, strict=True))
-    atomo.decode(atomo.encode(wanted, "sgd", seed=0), out=[*model.parameters()])
-    assert model.bias.equal(wanted[1])
+    means = [normal(2, 3), normal(2)]
+    atomo.average([atomo.encode(means, "sgd", seed=0)], out=[p.grad for p in model.parameters()])
+    assert all(p.grad.equal(mean) for p, mean in zip(model.parameters(), means, strict=True))
+    atomo.decode(atomo.encode(means, "sgd", seed=0), out=[*model.parameters()])
+    assert model.bias.equal(means[1])
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ every_codec = pytest.mark.parametrize("code", SPECS)
 @pytest.mark.parametrize("shape", ONE_ENTRY)
 def test_one_entry_of_any_shape_is_encoded_alone_and_in_a_list(code, shape):
     entry = normal(*shape)
-    for given in (entry, [entry, entry]):
-        frame = atomo.encode(given, code, seed=0, dense_below=0)
+    for tensors in (entry, [entry, entry]):
+        frame = atomo.encode(tensors, code, seed=0, dense_below=0)
         for answer in (atomo.decode(frame), atomo.average([frame, frame])):
             parts = answer if isinstance(answer, list) else [answer]
             assert [part.shape for part in parts] == [entry.shape] * len(parts)

@@ -25,20 +25,22 @@ def scenario(bytes_per_s: float) -> Scenario:
 
 def candidates(seed: int) -> list[CodecCandidate]:
     """Dense, and three that send less and less, take time, and lose something."""
-    draw, found = np.random.default_rng(seed), []
+    draw, result = np.random.default_rng(seed), []
     for share, encode, lost in ((1, 0, 0), (0.5, 1e-7, 1e-3), (0.1, 1e-6, 0.2), (0.02, 3e-6, 0.8)):
-        each, errors = [], []
+        costs_of_tensors, errors = [], []
         for size in reversed(SIZES):
             noise = draw.uniform(0.8, 1.2, 3)
-            each.append(
+            costs_of_tensors.append(
                 Cost(float(encode * size * noise[0]), encode * size / 9, 4.0 * size * share)
             )
             errors.append(float(lost * noise[1] * noise[2] * size / sum(SIZES)))
         message = Cost(1e-4, 1e-4, 50.0)
-        found.append(
-            CodecCandidate(Costs(f"{share}", tuple(each), message, 1, False), tuple(errors))
+        result.append(
+            CodecCandidate(
+                Costs(f"{share}", tuple(costs_of_tensors), message, 1, False), tuple(errors)
+            )
         )
-    return found
+    return result
 
 
 @pytest.mark.slow(cases=("0.01",))
@@ -47,13 +49,13 @@ def candidates(seed: int) -> list[CodecCandidate]:
 def test_no_assignment_within_the_budget_is_predicted_faster(
     bytes_per_s: float, budget: float
 ) -> None:
-    where, some = scenario(bytes_per_s), candidates(3)
-    found = assign_codecs(where, some, "Allgather", LAYER, budget)
-    problem = PlanProblem(where, some, "Allgather", LAYER)
-    every = (problem.assignment(picks) for picks in itertools.product(range(4), repeat=4))
-    least = min(one.step_s for one in every if one.error <= budget)
-    assert found.error <= budget
-    assert found.step_s == pytest.approx(least, rel=0.01)
+    hosts, codecs = scenario(bytes_per_s), candidates(3)
+    assignment = assign_codecs(hosts, codecs, "Allgather", LAYER, budget)
+    problem = PlanProblem(hosts, codecs, "Allgather", LAYER)
+    assignments = (problem.assignment(picks) for picks in itertools.product(range(4), repeat=4))
+    fastest_s = min(row.step_s for row in assignments if row.error <= budget)
+    assert assignment.error <= budget
+    assert assignment.step_s == pytest.approx(fastest_s, rel=0.01)
 
 
 def test_a_budget_of_nothing_and_links_without_a_limit_leave_dense_gradients() -> None:
@@ -72,22 +74,22 @@ def test_a_budget_of_nothing_and_links_without_a_limit_leave_dense_gradients() -
 
 
 def test_a_greater_budget_is_never_slower_and_always_kept() -> None:
-    where, some = scenario(1e6), candidates(2)
+    hosts, codecs = scenario(1e6), candidates(2)
     steps = [
-        assign_codecs(where, some, "ParameterServer", None, budget)
+        assign_codecs(hosts, codecs, "ParameterServer", None, budget)
         for budget in (0.0, 0.01, 0.1, 0.5, 1.0)
     ]
     assert all(after.step_s <= before.step_s for before, after in itertools.pairwise(steps))
-    assert steps[-1].step_s <= assign_one(where, some[3], "ParameterServer", None).step_s
+    assert steps[-1].step_s <= assign_one(hosts, codecs[3], "ParameterServer", None).step_s
 
 
 def test_errors_of_tensors_add_up_to_that_of_the_gradient() -> None:
     draw = torch.Generator().manual_seed(1)
     gradient = {"a": torch.randn(40, 30, generator=draw), "b": torch.ones(7)}
     top = measure_compression_errors(make_codec("topk(ratio=0.1)"), gradient)
-    kept = gradient["a"].flatten().abs().sort().values[-120:].square().sum()
-    total = sum(float(one.square().sum()) for one in gradient.values())
-    lost = (float(gradient["a"].square().sum()) - float(kept)) / total
+    sent = gradient["a"].flatten().abs().sort().values[-120:].square().sum()
+    total = sum(float(tensor.square().sum()) for tensor in gradient.values())
+    lost = (float(gradient["a"].square().sum()) - float(sent)) / total
     assert top.errors == (0.0, pytest.approx(lost, rel=1e-5))  # small vectors lose nothing
     assert top.of_mean(4) == top.errors
     assert sum(measure_compression_errors(make_codec("sgd"), gradient).errors) == 0.0

@@ -52,5 +52,5 @@ def test_161_tensors_are_chosen_for_with_little_left_undecided() -> None:
     chosen = cheapest(times, errors, budget)
     rows = np.arange(161)
     assert errors[rows, chosen].sum() <= budget
-    one = [times[:, k].sum() for k in range(8) if errors[:, k].sum() <= budget]
-    assert times[rows, chosen].sum() < 0.9 * min(one)
+    single = [times[:, k].sum() for k in range(8) if errors[:, k].sum() <= budget]
+    assert times[rows, chosen].sum() < 0.9 * min(single)

@@ -43,26 +43,26 @@ REPORTS = 0.05  # of all ranks, once the mean is known
 
 
 def test_one_message_is_encoded_sent_and_decoded_after_the_last_gradient() -> None:
-    found = predict(Scenario(PROFILE, 4, LINK), COSTS, "Allgather", ONE)
+    prediction = predict(Scenario(PROFILE, 4, LINK), COSTS, "Allgather", ONE)
     sent = 3 * 420 / 1000 + 0.05  # to three others
-    assert found.step_s == pytest.approx(0.5 + 3 + 0.31 + sent + 4 * 0.042 + REPORTS)
-    assert (found.messages, found.link_s) == (1, pytest.approx(sent))
-    assert found.codec_s == pytest.approx(0.31 + 4 * 0.042)
+    assert prediction.step_s == pytest.approx(0.5 + 3 + 0.31 + sent + 4 * 0.042 + REPORTS)
+    assert (prediction.messages, prediction.link_s) == (1, pytest.approx(sent))
+    assert prediction.codec_s == pytest.approx(0.31 + 4 * 0.042)
 
 
 def test_what_is_there_early_travels_beside_the_backward_pass() -> None:
-    found = predict(Scenario(PROFILE, 4, LINK), COSTS, "Allgather", LAYER)
+    prediction = predict(Scenario(PROFILE, 4, LINK), COSTS, "Allgather", LAYER)
     first, last = 3 * 320 / 1000 + 0.05, 3 * 120 / 1000 + 0.05
     assert 1 + 0.21 + first + 4 * 0.032 < 3  # hidden
-    assert found.step_s == pytest.approx(0.5 + 3 + 0.11 + last + 4 * 0.012 + REPORTS)
+    assert prediction.step_s == pytest.approx(0.5 + 3 + 0.11 + last + 4 * 0.012 + REPORTS)
 
 
 def test_encoding_delays_a_backward_pass_that_shares_its_core() -> None:
     crowded = Scenario(PROFILE, 4, LINK, HostModel(oversubscription=2.0, slowing=1.0))
-    found = predict(crowded, COSTS, "Allgather", LAYER)
+    prediction = predict(crowded, COSTS, "Allgather", LAYER)
     last = 3 * 120 / 1000 + 0.05
     coded = 2 * 0.21 + 2 * 0.11 + 8 * 0.012
-    assert found.step_s == pytest.approx(2 * (0.5 + 3) + coded + last + REPORTS)
+    assert prediction.step_s == pytest.approx(2 * (0.5 + 3) + coded + last + REPORTS)
 
 
 def test_a_codec_that_must_know_the_whole_gradient_hides_nothing() -> None:
@@ -85,16 +85,16 @@ def test_the_way_down_is_whichever_takes_less() -> None:
 
 
 def test_a_worker_of_a_master_encodes_between_its_passes() -> None:
-    found = predict(Scenario(PROFILE, 1, Link(1e12, 0.0)), COSTS, "ParameterServer", LAYER)
+    prediction = predict(Scenario(PROFILE, 1, Link(1e12, 0.0)), COSTS, "ParameterServer", LAYER)
     repeated = 0.04
-    assert found.step_s == pytest.approx(0.5 + 3 + 0.21 + 0.11 + 0.012 + repeated, abs=1e-6)
+    assert prediction.step_s == pytest.approx(0.5 + 3 + 0.21 + 0.11 + 0.012 + repeated, abs=1e-6)
 
 
 def test_what_a_probe_found_takes_the_place_of_the_described_link() -> None:
     fast = {"Allgather": Link(2000.0, 0.1), f"{HALF}Allreduce": Link(500.0, 0.0)}
     scenario = Scenario(PROFILE, 4, LINK, measured=fast)
-    found = predict(scenario, COSTS, "Allgather", ONE)
-    assert found.link_s == pytest.approx(3 * 420 / 2000 + 0.1)
+    prediction = predict(scenario, COSTS, "Allgather", ONE)
+    assert prediction.link_s == pytest.approx(3 * 420 / 2000 + 0.1)
     half = replace(DENSE, half=True)
     assert predict(scenario, half, "Allreduce", ONE).link_s == pytest.approx(1.5 * 8000 / 500)
     assert predict(scenario, DENSE, "Allreduce", ONE).link_s == pytest.approx(1.5 * 8 + 2 * 0.05)
@@ -103,8 +103,8 @@ def test_what_a_probe_found_takes_the_place_of_the_described_link() -> None:
 def test_the_first_bytes_after_a_rest_are_there_sooner_but_not_before_they_are_sent() -> None:
     bursts = Link(1000.0, 0.05, burst_bytes=500.0)
     plain = predict(Scenario(PROFILE, 4, LINK), COSTS, "Allgather", ONE).step_s
-    found = predict(Scenario(PROFILE, 4, bursts), COSTS, "Allgather", ONE).step_s
-    assert plain - found == pytest.approx(0.5)
+    step_s = predict(Scenario(PROFILE, 4, bursts), COSTS, "Allgather", ONE).step_s
+    assert plain - step_s == pytest.approx(0.5)
     all_of_it = predict(
         Scenario(PROFILE, 4, replace(bursts, burst_bytes=1e9)), COSTS, "Allgather", ONE
     )
@@ -114,8 +114,8 @@ def test_the_first_bytes_after_a_rest_are_there_sooner_but_not_before_they_are_s
 def test_what_comes_down_from_a_master_has_had_a_rest_as_well() -> None:
     rested = replace(LINK, rested_bytes=100.0)
     plain = predict(Scenario(PROFILE, 4, LINK), COSTS, "ParameterServer", ONE).step_s
-    found = predict(Scenario(PROFILE, 4, rested), COSTS, "ParameterServer", ONE).step_s
-    assert plain - found == pytest.approx(2 * 100.0 / LINK.bytes_per_s)
+    step_s = predict(Scenario(PROFILE, 4, rested), COSTS, "ParameterServer", ONE).step_s
+    assert plain - step_s == pytest.approx(2 * 100.0 / LINK.bytes_per_s)
     endless = replace(LINK, rested_bytes=1e9)
     assert (
         predict(Scenario(PROFILE, 4, endless), COSTS, "ParameterServer", ONE).step_s
@@ -126,9 +126,9 @@ def test_what_comes_down_from_a_master_has_had_a_rest_as_well() -> None:
 def test_messages_go_at_the_bandwidth_of_messages_as_long_as_they_are() -> None:
     sizes = Link(500.0, 0.05, shorter=((400.0, 2000.0), (4000.0, 500.0)))
     scenario = Scenario(PROFILE, 4, LINK, measured={"Allgather": sizes})
-    found = predict(scenario, COSTS, "Allgather", ONE)
+    prediction = predict(scenario, COSTS, "Allgather", ONE)
     byte_s = 1 / 2000 + (420 - 400) / 3600 * (1 / 500 - 1 / 2000)
-    assert found.link_s == pytest.approx(3 * 420 * byte_s + 0.05)
+    assert prediction.link_s == pytest.approx(3 * 420 * byte_s + 0.05)
     heavy = replace(COSTS, each=(cost(0.2, 0.03, 9000), cost()))
     assert predict(scenario, heavy, "Allgather", ONE).link_s == pytest.approx(3 * 9020 / 500 + 0.05)
 
@@ -137,27 +137,29 @@ def test_cores_that_are_never_idle_do_one_thing_after_another() -> None:
     """The first message's decoding is done while the link is busy, but not for nothing."""
     fast = Link(1e12, 0.0)
     costs = Costs("topk", (cost(0, 1.0, 1), cost(0, 0, 1)), cost(), 1, holds=False)
-    taken = [
+    steps_s = [
         predict(
             Scenario(PROFILE, 2, fast, HostModel(1.0, slowing)), costs, "Allgather", LAYER
         ).step_s
         for slowing in (0.0, 0.5, 1.0)
     ]
-    assert taken == pytest.approx([0.5 + 3, 0.5 + 3 + 1, 0.5 + 3 + 2])  # decoding takes 2 s
+    assert steps_s == pytest.approx([0.5 + 3, 0.5 + 3 + 1, 0.5 + 3 + 2])  # decoding takes 2 s
 
 
 def test_the_optimiser_takes_its_time_at_the_master_and_again_where_gradients_come_down() -> None:
     slow = Scenario(replace(PROFILE, update_s=2.0), 2, LINK)
     plain = Scenario(PROFILE, 2, LINK)
     for name, times in (("Allgather", 1), ("ParameterServer", 2)):
-        more = predict(slow, COSTS, name, ONE).step_s - predict(plain, COSTS, name, ONE).step_s
-        assert more == pytest.approx(2.0 * times)
+        added_s = predict(slow, COSTS, name, ONE).step_s - predict(plain, COSTS, name, ONE).step_s
+        assert added_s == pytest.approx(2.0 * times)
 
 
 def test_a_grouping_that_was_not_given_is_no_worse_than_these() -> None:
     scenario = Scenario(PROFILE, 4, LINK)
     chosen = predict(scenario, COSTS, "Allgather").step_s
-    assert chosen <= min(predict(scenario, COSTS, "Allgather", way).step_s for way in (LAYER, ONE))
+    assert chosen <= min(
+        predict(scenario, COSTS, "Allgather", grouping).step_s for grouping in (LAYER, ONE)
+    )
     assert best_step(scenario, COSTS, "Allgather").step_s <= chosen
 
 
@@ -186,9 +188,9 @@ def test_on_a_fast_link_the_answer_is_not_to_compress() -> None:
 
 
 def test_a_line_gives_back_the_costs_that_made_it() -> None:
-    fixed, rest = fit_line([5.0, 7.0, 3.0], 11.0)
+    fixed, variable = fit_line([5.0, 7.0, 3.0], 11.0)
     assert fixed == pytest.approx(2)
-    assert rest == pytest.approx([3, 5, 1])
+    assert variable == pytest.approx([3, 5, 1])
     assert fit_line([4.0], 4.0) == (0, [4])
 
 
@@ -198,9 +200,9 @@ def test_a_line_gives_back_the_costs_that_made_it() -> None:
 def test_costs_of_noisy_times_are_not_below_zero_and_add_up(
     apart: list[float], whole: float
 ) -> None:
-    fixed, rest = fit_line(apart, whole)
-    assert min(fixed, *rest) >= 0
-    assert fixed + sum(rest) == pytest.approx(whole)
+    fixed, variable = fit_line(apart, whole)
+    assert min(fixed, *variable) >= 0
+    assert fixed + sum(variable) == pytest.approx(whole)
 
 
 def test_costs_are_those_of_real_messages() -> None:
@@ -212,7 +214,9 @@ def test_costs_are_those_of_real_messages() -> None:
     }
     dense = measure_costs(make_codec("sgd"), "Allgather", gradient, repetitions=1)
     entries = [2000, 200, 60_000]  # from the last to the first
-    assert [one.sent_bytes for one in dense.each] == pytest.approx([4 * n for n in entries], abs=64)
+    assert [cost.sent_bytes for cost in dense.each] == pytest.approx(
+        [4 * n for n in entries], abs=64
+    )
     assert 0 < dense.message.sent_bytes < 200
     sums = measure_costs(make_codec("bf16"), "Allreduce", gradient, repetitions=1)
     coded = 2 * 62_000 + 4 * 200  # a bias travels as it is
@@ -233,9 +237,9 @@ def test_passes_are_timed_without_a_change_to_the_weights() -> None:
     batch = work.train.batch(torch.arange(8))
     model(*batch.inputs)
     before = [p.detach().clone() for p in model.parameters()]
-    found = measure_passes(model, work.objective, batch, repetitions=2)
+    profile = measure_passes(model, work.objective, batch, repetitions=2)
     assert all(map(torch.equal, before, model.parameters()))
-    assert list(found.gradient) == ["1.weight", "1.bias", "3.weight", "3.bias"]
-    assert len(found.ready_s) == 4
-    assert 0 < max(found.ready_s) <= found.backward_s
-    assert found.sizes[0] == 4 * 10
+    assert list(profile.gradient) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+    assert len(profile.ready_s) == 4
+    assert 0 < max(profile.ready_s) <= profile.backward_s
+    assert profile.sizes[0] == 4 * 10

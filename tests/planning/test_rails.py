@@ -34,12 +34,12 @@ def test_a_link_carries_what_its_hosts_workers_send_to_other_hosts(
 def test_between_hosts_it_is_one_worker_a_host_with_dense_sums_before_and_after() -> None:
     inside = Link(bytes_per_s=10_000.0, latency_s=0.01)
     hosts = Scenario(PROFILE, 9, LINK, per_host=3, inside=inside)
-    found = predict(hosts, COSTS, BETWEEN, ONE)
+    prediction = predict(hosts, COSTS, BETWEEN, ONE)
     dense = 2 * (1600 / 10_000 + 0.01)  # of two others, and to them
     sent, reports = 2 * 400 / 1000 + 0.05, 0.05
     whole = 0.5 + 3 + dense + 0.3 + sent + 3 * 0.04 + dense + reports
-    assert found.step_s == pytest.approx(whole)
-    assert found.link_s == pytest.approx(sent)
+    assert prediction.step_s == pytest.approx(whole)
+    assert prediction.link_s == pytest.approx(sent)
 
 
 def test_ranks_of_a_host_encode_beside_each_other() -> None:
@@ -54,8 +54,8 @@ def test_ranks_of_a_host_encode_beside_each_other() -> None:
 def test_one_lane_is_the_flow_shop(slowing: float) -> None:
     draws = np.random.default_rng(1)
     ready = np.cumsum(draws.exponential(1.0, 9)).tolist()
-    each = tuple(Times(*row) for row in draws.exponential(1.0, (9, 3)).tolist())
-    flow = Flow(tuple(ready), each, Times(0.1, 0.2, 0.3), slowing)
+    times = tuple(Times(*row) for row in draws.exponential(1.0, (9, 3)).tolist())
+    flow = Flow(tuple(ready), times, Times(0.1, 0.2, 0.3), slowing)
     for cuts in ((9,), (2, 5, 9), tuple(range(1, 10))):
         assert rails_done_s(flow, (1,) * 9, cuts, 1) == pytest.approx(flow.done(cuts))
 
@@ -65,12 +65,12 @@ def test_with_more_lanes_messages_are_done_sooner() -> None:
     profile = Profile(0.0, (0.0,) * 4, 0.0, {name: torch.ones(10) for name in "abcd"})
     layer = Grouping("layer")
     settings = [Scenario(profile, 4 * n, LINK, per_host=n) for n in (1, 2, 4)]
-    times = [predict(one, costs, BETWEEN, layer).step_s for one in settings]
+    times = [predict(setting, costs, BETWEEN, layer).step_s for setting in settings]
     assert times == sorted(times, reverse=True)
     assert times[0] > times[-1] + 2
 
 
 def test_a_message_inside_a_host_takes_time_by_itself_and_by_the_byte() -> None:
-    found = measure_intra_host_link(2)
-    assert 0 < found.latency_s < float("inf")
-    assert 0 < found.bytes_per_s < float("inf")
+    link = measure_intra_host_link(2)
+    assert 0 < link.latency_s < float("inf")
+    assert 0 < link.bytes_per_s < float("inf")

@@ -19,9 +19,11 @@ def alarms(losses: list[float]) -> list[int]:
 
 
 def test_a_loss_that_grows_is_told_once_and_early():
-    told = alarms([2.3 * 0.9**step for step in range(30)] + [0.2 * 1.5**step for step in range(20)])
-    assert len(told) == 1
-    assert 30 < told[0] < 42  # the loss is 17 by then, and still far from overflow
+    steps = alarms(
+        [2.3 * 0.9**step for step in range(30)] + [0.2 * 1.5**step for step in range(20)]
+    )
+    assert len(steps) == 1
+    assert 30 < steps[0] < 42  # the loss is 17 by then, and still far from overflow
 
 
 @pytest.mark.parametrize(

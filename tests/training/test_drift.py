@@ -8,7 +8,7 @@ LEFT = 10_000
 
 def calls(drift: DriftDetector, *times: float, left: int = LEFT) -> list[int]:
     """Returns the steps, counted from 1, at which it asks for a probe."""
-    return [step for step, taken in enumerate(times, 1) if drift.calls(taken, left)]
+    return [step for step, step_s in enumerate(times, 1) if drift.calls(step_s, left)]
 
 
 def test_steps_as_predicted_or_nearly_so_call_for_nothing() -> None:
@@ -21,9 +21,9 @@ def test_a_pause_is_no_drift() -> None:
 
 
 def test_steps_that_are_longer_or_shorter_for_long_enough_are() -> None:
-    for taken in (1.6, 0.6):
+    for step_s in (1.6, 0.6):
         # Of the three last two are off at the second such step, and the next makes two in a row.
-        assert calls(DriftDetector(1.0, 0.1, rules=RULES), *[1.0] * 10, *[taken] * 3) == [13]
+        assert calls(DriftDetector(1.0, 0.1, rules=RULES), *[1.0] * 10, *[step_s] * 3) == [13]
 
 
 def test_nobody_knows_what_nobody_predicted() -> None:

@@ -97,9 +97,9 @@ def test_a_run_outlives_its_workers(case, tmp_path, monkeypatch):
     monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)  # which fails where hashes differ
     dice = random.Random(str(case))
     breaths = {rank: dice.randint(5, 40) for rank in (1, 3)}
-    told = trained(tmp_path, breaths, min_workers=1, **case)
-    assert told[-1] == Ended(STEPS, "done")
-    notes = [event.text for event in told if isinstance(event, Caution)]
+    events = trained(tmp_path, breaths, min_workers=1, **case)
+    assert events[-1] == Ended(STEPS, "done")
+    notes = [event.text for event in events if isinstance(event, Caution)]
     assert {note.split(";")[0] for note in notes if "gone" in note} == {
         "rank 1 is gone",
         "rank 3 is gone",
@@ -129,10 +129,10 @@ def test_too_few_are_an_end_with_a_checkpoint_of_all_that_was_taken(tmp_path):
 @pytest.mark.parametrize("case", slow_but(SPARED[:1], SPARED), ids=str)
 def test_a_spare_goes_on_with_what_all_have(case, tmp_path, monkeypatch):
     monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)  # which fails where hashes differ
-    told = trained(tmp_path, {}, {2: 2, 1: 4}, n=3, spares=3, max_steps=6, **case)
-    assert told[-1] == Ended(6, "done")
-    assert [event.spares for event in told if isinstance(event, Started)] == [3]
-    notes = [event.text for event in told if isinstance(event, Caution)]
+    events = trained(tmp_path, {}, {2: 2, 1: 4}, n=3, spares=3, max_steps=6, **case)
+    assert events[-1] == Ended(6, "done")
+    assert [event.spares for event in events if isinstance(event, Started)] == [3]
+    notes = [event.text for event in events if isinstance(event, Caution)]
     assert [note for note in notes if "takes part" in note] == [
         "rank 3, a spare, takes part from step 3 on",
         "rank 4, a spare, takes part from step 5 on",
@@ -151,9 +151,9 @@ def test_too_few_in_the_step_in_which_a_spare_joins_are_an_end_as_any_other(tmp_
     dead = (
         r"rank \[1, 2, 3\] of 6 died, which leaves 3; --min-workers is 4; the checkpoint of step 2"
     )
-    asked = {"spares": 2, "min_workers": 4, "eval_freq": 1}
+    options = {"spares": 2, "min_workers": 4, "eval_freq": 1}
     with pytest.raises(TooFewWorkers, match=dead):
-        trained(tmp_path, {}, {2: 2, 3: 2, 1: 3}, comm_type="Allgather", code="dgc", **asked)
+        trained(tmp_path, {}, {2: 2, 3: 2, 1: 3}, comm_type="Allgather", code="dgc", **options)
     # Step 2 was saved once by the two who took it, and again with those who joined.
     assert len(load(tmp_path, 2).workers) == 3
 
@@ -164,15 +164,22 @@ def test_spares_of_a_run_in_which_nobody_dies_are_sent_home(tmp_path):
 
 
 def test_a_run_that_nobody_outlives_says_so_where_fewer_should_go_on(tmp_path):
-    asked = {"n": 4, "network": SMALL, "comm_type": "Allgather", "min_workers": 3}
-    for changes, told in (({}, True), ({"min_workers": 0}, False), ({"min_workers": 4}, False)):
-        job = make_job(settings(tmp_path, **(asked | changes)), 4)
+    options = {"n": 4, "network": SMALL, "comm_type": "Allgather", "min_workers": 3}
+    for changes, cautioned in (
+        ({}, True),
+        ({"min_workers": 0}, False),
+        ({"min_workers": 4}, False),
+    ):
+        job = make_job(settings(tmp_path, **(options | changes)), 4)
         assert make_elastic_group(job, network(4)[1]) is not None
-        found = cautions_of(job, None)
-        assert any("the death of any process ends this run" in one for one in found) == told
+        cautions = cautions_of(job, None)
+        assert (
+            any("the death of any process ends this run" in caution for caution in cautions)
+            == cautioned
+        )
     wire = network(5)[1]
     wire.fault_tolerant = False
-    job = make_job(settings(tmp_path, **(asked | {"spares": 1})), 5)
+    job = make_job(settings(tmp_path, **(options | {"spares": 1})), 5)
     assert cautions_of(job, make_elastic_group(job, wire))[0].startswith(
         "--spares 1: the death of any"
     )

@@ -29,9 +29,9 @@ def ended(chosen: Settings) -> Snapshot:
     return load(Path(chosen.train_dir), chosen.max_steps)
 
 
-def same(one: Snapshot, other: Snapshot) -> bool:
-    pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
-    pairs += zip(one.workers, other.workers, strict=True)
+def same(first: Snapshot, second: Snapshot) -> bool:
+    pairs = [(first.model, second.model), (first.optimizer, second.optimizer)]
+    pairs += zip(first.workers, second.workers, strict=True)
     return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
 
 
@@ -77,11 +77,17 @@ CASES = [
 )
 @pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
 def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
-    given = {"n": 4, "hierarchical": "2", "network": SMALL, "fusion_mb": SMALL_MB, "batch_size": 8}
-    given |= {"eval_freq": 2, **case}
-    whole = ended(settings(tmp_path / "whole", max_steps=4, **given))
-    run_threads(settings(tmp_path / "parts", max_steps=2, **given))
-    assert same(whole, ended(settings(tmp_path / "parts", max_steps=4, **given)))
+    options = {
+        "n": 4,
+        "hierarchical": "2",
+        "network": SMALL,
+        "fusion_mb": SMALL_MB,
+        "batch_size": 8,
+    }
+    options |= {"eval_freq": 2, **case}
+    whole = ended(settings(tmp_path / "whole", max_steps=4, **options))
+    run_threads(settings(tmp_path / "parts", max_steps=2, **options))
+    assert same(whole, ended(settings(tmp_path / "parts", max_steps=4, **options)))
 
 
 def test_what_is_kept_is_with_who_compresses_it_once_a_host(tmp_path):
@@ -89,13 +95,13 @@ def test_what_is_kept_is_with_who_compresses_it_once_a_host(tmp_path):
         tmp_path, n=4, hierarchical="2", network=SMALL, comm_type="Allgather",
         code="topk(ratio=0.1)", memory="residual", fusion_mb=SMALL_MB, max_steps=1,
     )  # fmt: skip
-    found = ended(chosen)
-    kept = [{n for n in state if n.startswith("memory/")} for state in found.workers]
-    assert kept[0]
-    assert kept[1]
-    assert not kept[0] & kept[1]
-    assert kept[:2] == kept[2:]
-    assert hosts_in(found) == [0, 0, 2, 2]
+    snapshot = ended(chosen)
+    residuals = [{n for n in state if n.startswith("memory/")} for state in snapshot.workers]
+    assert residuals[0]
+    assert residuals[1]
+    assert not residuals[0] & residuals[1]
+    assert residuals[:2] == residuals[2:]
+    assert hosts_in(snapshot) == [0, 0, 2, 2]
 
 
 @pytest.mark.slow
@@ -109,8 +115,8 @@ def test_it_goes_on_with_other_hosts_and_without(tmp_path):
         {"n": 3, "comm_type": "ParameterServer"},
     ]
     for number, run in enumerate(runs):
-        found = ended(settings(tmp_path, max_steps=1 + number, **common, **run))
-        assert all(one.isfinite().all() for one in found.model.values())
+        snapshot = ended(settings(tmp_path, max_steps=1 + number, **common, **run))
+        assert all(tensor.isfinite().all() for tensor in snapshot.model.values())
 
 
 def test_hosts_of_a_damaged_checkpoint_are_refused():

@@ -21,8 +21,8 @@ def trained(folder: Path, device: torch.device, steps: int, **changes: object) -
     """Returns the last checkpoint of a run whose master is on a device, and whose
     workers are not.
     """
-    given = {"down": "weights", "momentum": 0.9, "memory": "residual", "ema_decay": 0.9}
-    chosen = settings(folder, max_steps=steps, n=3, **(given | changes))
+    options = {"down": "weights", "momentum": 0.9, "memory": "residual", "ema_decay": 0.9}
+    chosen = settings(folder, max_steps=steps, n=3, **(options | changes))
     transports = network(chosen.n)
 
     def body(transport: LocalTransport) -> Callable[[], None]:
@@ -30,12 +30,12 @@ def trained(folder: Path, device: torch.device, steps: int, **changes: object) -
 
         def run() -> None:
             with Device():
-                where = CPU if transport.rank else device
-                make_end(job, transport, where, lambda event: None, lambda: False).run()
+                place = CPU if transport.rank else device
+                make_end(job, transport, place, lambda event: None, lambda: False).run()
 
         return run
 
-    together([body(one) for one in transports], lambda: transports[0].abort(1))
+    together([body(transport) for transport in transports], lambda: transports[0].abort(1))
     return load(folder, steps)
 
 
@@ -47,19 +47,19 @@ def test_it_takes_the_steps_that_one_on_the_cpu_takes(tmp_path, monkeypatch):
     use_staging(monkeypatch)
     changes = {"code": "topk(ratio=0.05)", "clip_grad": 5.0}
     trained(tmp_path / "there", DEVICE, 1, **changes)
-    found = trained(tmp_path / "there", DEVICE, 2, **changes)
+    snapshot = trained(tmp_path / "there", DEVICE, 2, **changes)
     expected = trained(tmp_path / "here", CPU, 2, **changes)
     for part in ("model", "optimizer"):
-        torch.testing.assert_close(getattr(found, part), getattr(expected, part))
+        torch.testing.assert_close(getattr(snapshot, part), getattr(expected, part))
 
 
 def test_its_weights_come_to_the_host_once_a_step(tmp_path, monkeypatch):
     use_staging(monkeypatch)
-    with waits() as heard:
+    with waits() as calls:
         trained(tmp_path, DEVICE, 2, code="sgd", memory="none", ema_decay=0.0)
     # The weights of each step; those of the checkpoint, and its optimiser.
-    assert heard.count("synchronize") == 2 + 1
-    assert heard.count("copy_") == 1
+    assert calls.count("synchronize") == 2 + 1
+    assert calls.count("copy_") == 1
 
 
 def test_who_is_where(monkeypatch):
@@ -68,7 +68,7 @@ def test_who_is_where(monkeypatch):
     ranks = network(3)
     here = settings(Path("x"), n=3, enable_gpu="yes")
     there = settings(Path("x"), n=3, enable_gpu="yes", master_device="GPU")
-    assert [str(device_of(here, one)) for one in ranks] == ["cpu", "cuda:1", "cuda:0"]
+    assert [str(device_of(here, rank)) for rank in ranks] == ["cpu", "cuda:1", "cuda:0"]
     assert str(device_of(there, ranks[0])) == "cuda:0"
 
 

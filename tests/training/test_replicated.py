@@ -27,10 +27,10 @@ FEW = {"svd", "sketchml", "qsgd", "efsignsgd"}  # a family each, beside those be
 CPU = torch.device("cpu")
 
 
-def same(one: Snapshot, other: Snapshot) -> bool:
+def same(first: Snapshot, second: Snapshot) -> bool:
     """True if weights, optimiser and the workers' states are equal in every bit."""
-    pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
-    pairs += zip(one.workers, other.workers, strict=True)
+    pairs = [(first.model, second.model), (first.optimizer, second.optimizer)]
+    pairs += zip(first.workers, second.workers, strict=True)
     return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
 
 
@@ -147,8 +147,8 @@ def test_it_goes_on_where_a_parameter_server_stopped(tmp_path):
     run_threads(settings(tmp_path / "parts", n=3, max_steps=5, **common))
     after = settings(tmp_path / "parts", n=2, max_steps=8, comm_type="Allgather", **common)
     assert same(whole, ended(after))
-    more = settings(tmp_path / "parts", n=4, max_steps=9, comm_type="Allgather", **common)
-    assert len(ended(more).workers) == 4
+    longer = settings(tmp_path / "parts", n=4, max_steps=9, comm_type="Allgather", **common)
+    assert len(ended(longer).workers) == 4
 
 
 @pytest.mark.slow
@@ -191,14 +191,14 @@ def test_a_rank_whose_weights_are_others_is_named(odd, tmp_path, monkeypatch):
     step = TrainingReplica.take_step
 
     def planted(self: TrainingReplica, *, ending: str, saving: bool) -> object:
-        taken = step(self, ending=ending, saving=saving)
+        outcome = step(self, ending=ending, saving=saving)
         if self.step == 2 and self._passes.worker == odd + 1:
             self._passes.weights[7] += 1e-6
-        return taken
+        return outcome
 
     monkeypatch.setattr(TrainingReplica, "take_step", planted)
-    told = rf"at step 3 rank \[{odd}\] has other weights than rank {1 if odd == 0 else 0}"
-    with pytest.raises(ReplicasDiffer, match=told):
+    message = rf"at step 3 rank \[{odd}\] has other weights than rank {1 if odd == 0 else 0}"
+    with pytest.raises(ReplicasDiffer, match=message):
         run_threads(settings(tmp_path, n=3, network=SMALL, comm_type="Allgather", code="sgd"))
 
 

@@ -14,13 +14,15 @@ PATIENCE_S = 600.0  # only a hang takes as long
 
 def shares(size: int, comm_type: str, spares: int = 0) -> list[int]:
     """Returns each rank's share of the cores, for ranks whose hosts have one name."""
-    found = [0] * size
+    threads = [0] * size
 
-    def ask(one: Transport) -> None:
-        found[one.rank] = thread_share.share_of_cores(comm_type, one, PATIENCE_S, spares)
+    def ask(transport: Transport) -> None:
+        threads[transport.rank] = thread_share.share_of_cores(
+            comm_type, transport, PATIENCE_S, spares
+        )
 
-    together([partial(ask, one) for one in network(size)])
-    return found
+    together([partial(ask, transport) for transport in network(size)])
+    return threads
 
 
 @pytest.fixture

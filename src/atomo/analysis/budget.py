@@ -1,8 +1,8 @@
 """Candidates of `--code auto`, and the error that their codecs may have.
 
 The codecs of a run share a memory, so that there are two families. Without a memory, codecs are
-unbiased: their errors are noise that averages out. With a memory that feeds back what was not sent,
-a codec need only be a contraction. `--memory` selects a family; otherwise both are tried.
+unbiased: their errors are noise that averages out. With a memory that feeds errors back, a codec
+need only be a contraction. `--memory` selects a family; otherwise both are tried.
 """
 
 from collections.abc import Iterator

@@ -212,7 +212,7 @@ def fit_line(apart: Sequence[float], whole: float) -> tuple[float, list[float]]:
 
     Args:
         apart: times of messages with one tensor each.
-        whole: time of the one message with all tensors.
+        whole: time of a single message with all tensors.
 
     Returns:
         Nonnegative numbers; the fixed part and all tensors add up to `whole`.

@@ -37,10 +37,10 @@ class Modelled:
 @pytest.mark.parametrize("under_way", [1, 8])
 def test_a_link_is_what_its_messages_took(name: str, under_way: int) -> None:
     modelled, exchange = Modelled(), EXCHANGES[name](4)
-    found = LinkTimer(modelled.taken_s, under_way, 10**9).link(exchange, modelled.send)
-    assert found.bytes_per_s == pytest.approx(exchange.crossings / BYTE_S)
+    link = LinkTimer(modelled.taken_s, under_way, 10**9).link(exchange, modelled.send)
+    assert link.bytes_per_s == pytest.approx(exchange.crossings / BYTE_S)
     small_s = (LATENCY_S + (under_way - 1) * ROW_S) / under_way + links.SMALL_BYTES * BYTE_S
-    assert found.latency_s * exchange.latencies == pytest.approx(small_s)
+    assert link.latency_s * exchange.latencies == pytest.approx(small_s)
     assert modelled.largest * BYTE_S >= links.LONG_S - LATENCY_S
 
 
@@ -61,19 +61,19 @@ class Dropping:
 
 def test_shorter_messages_have_the_bandwidth_that_they_were_seen_to_have() -> None:
     dropping, exchange = Dropping(), EXCHANGES["Allreduce"](3)
-    found = LinkTimer(dropping.taken_s, 1, 10**9).link(exchange, dropping.send)
-    assert found.bytes_per_s == pytest.approx(exchange.crossings / 3e-7)
-    assert [size for size, _ in found.shorter] == sorted(size for size, _ in found.shorter)
+    link = LinkTimer(dropping.taken_s, 1, 10**9).link(exchange, dropping.send)
+    assert link.bytes_per_s == pytest.approx(exchange.crossings / 3e-7)
+    assert [size for size, _ in link.shorter] == sorted(size for size, _ in link.shorter)
     for size in (20_000, 100_000):
-        there = found.at(size)
+        there = link.at(size)
         assert there.bytes_per_s == pytest.approx(exchange.crossings / BYTE_S, rel=0.05)
-        assert there.latency_s == found.latency_s
-    assert found.at(10**9).bytes_per_s == found.bytes_per_s
-    smallest, speed = found.shorter[0]
-    assert found.at(1).bytes_per_s == pytest.approx(speed)
-    between = (smallest + found.shorter[1][0]) / 2
-    ends = sorted((speed, found.shorter[1][1]))
-    assert ends[0] - 1 <= found.at(between).bytes_per_s <= ends[1] + 1
+        assert there.latency_s == link.latency_s
+    assert link.at(10**9).bytes_per_s == link.bytes_per_s
+    smallest, speed = link.shorter[0]
+    assert link.at(1).bytes_per_s == pytest.approx(speed)
+    between = (smallest + link.shorter[1][0]) / 2
+    ends = sorted((speed, link.shorter[1][1]))
+    assert ends[0] - 1 <= link.at(between).bytes_per_s <= ends[1] + 1
 
 
 class Limited:
@@ -97,15 +97,15 @@ class Limited:
 def test_what_a_rest_lets_through_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     limited, exchange = Limited(), EXCHANGES["ParameterServer"](2)
     monkeypatch.setattr(links.time, "sleep", limited.rest)
-    found = LinkTimer(limited.taken_s, 1, 10**9).link(exchange, limited.send)
-    assert found.rested_bytes == pytest.approx(exchange.crossings * 10_000)
-    assert found.at(links.SHORTEST_BYTES).rested_bytes == found.rested_bytes
+    link = LinkTimer(limited.taken_s, 1, 10**9).link(exchange, limited.send)
+    assert link.rested_bytes == pytest.approx(exchange.crossings * 10_000)
+    assert link.at(links.SHORTEST_BYTES).rested_bytes == link.rested_bytes
 
 
 def test_messages_that_mostly_wait_say_nothing_of_bandwidth() -> None:
     modelled = Modelled()
-    found = LinkTimer(modelled.taken_s, 1, 10**9).link(EXCHANGES["Allgather"](4), modelled.send)
-    assert min(size for size, _ in found.shorter) * BYTE_S > LATENCY_S
+    link = LinkTimer(modelled.taken_s, 1, 10**9).link(EXCHANGES["Allgather"](4), modelled.send)
+    assert min(size for size, _ in link.shorter) * BYTE_S > LATENCY_S
 
 
 def test_no_message_is_longer_than_those_of_the_job() -> None:
@@ -124,7 +124,7 @@ def test_ranks_agree_on_the_links_that_they_ask_for(monkeypatch: pytest.MonkeyPa
 
     for names in (LINKS, ("ParameterServer",), ("Allreduce", HALF + "Allreduce")):
         with ThreadPoolExecutor(3) as pool:
-            first, *others = pool.map(partial(measured, names), network(3))
+            first, *remaining = pool.map(partial(measured, names), network(3))
         assert {*first} == {*names}
-        assert others == [first, first]
+        assert remaining == [first, first]
     assert not measured(LINKS, network(1)[0])

@@ -33,12 +33,12 @@ FOUND = Probe(
 
 def test_a_probe_comes_back_as_it_was(tmp_path: Path) -> None:
     write_probe(tmp_path / "probe.json", SUBJECT, FOUND)
-    subject, found = read_probe(tmp_path / "probe.json")
-    assert (subject, found.links, found.costs) == (SUBJECT, FOUND.links, FOUND.costs)
-    assert found.slowing == 0.75
+    subject, probe = read_probe(tmp_path / "probe.json")
+    assert (subject, probe.links, probe.costs) == (SUBJECT, FOUND.links, FOUND.costs)
+    assert probe.slowing == 0.75
     profile = FOUND.profile
-    assert replace(found.profile, gradient={}) == replace(profile, gradient={})
-    assert found.profile.sizes == profile.sizes == (12, 48)
+    assert replace(probe.profile, gradient={}) == replace(profile, gradient={})
+    assert probe.profile.sizes == profile.sizes == (12, 48)
     assert [*tmp_path.iterdir()] == [tmp_path / "probe.json"]
     assert [*json.loads((tmp_path / "probe.json").read_text())["links"]] == ["Bcast", "Allgather"]
 

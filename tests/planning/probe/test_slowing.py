@@ -44,8 +44,8 @@ def test_the_delay_is_a_share_of_what_was_encoded(
         work()
         return next(seconds)
 
-    def gather(self: SynchronizedTimer, numbers: Sequence[float], what: str) -> list[list[float]]:
-        assert what == "encodings"
+    def gather(self: SynchronizedTimer, numbers: Sequence[float], label: str) -> list[list[float]]:
+        assert label == "encodings"
         return [[2.0]]
 
     monkeypatch.setattr(SynchronizedTimer, "slowest_s", slowest_s)

@@ -50,5 +50,5 @@ def test_the_loss_comes_down_and_the_states_reach_the_checkpoint(code, tmp_path)
     run_threads(chosen, events.append)
     losses = [event.loss for event in events if isinstance(event, StepDone)]
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
-    kept = [name for name in load(tmp_path, 44).workers[0] if name.startswith("memory/")]
-    assert bool(kept) == (chosen.memory != "none")
+    residuals = [name for name in load(tmp_path, 44).workers[0] if name.startswith("memory/")]
+    assert bool(residuals) == (chosen.memory != "none")

@@ -100,15 +100,17 @@ def nothing() -> None:
     pass
 
 
-def reported(given: EvaluatorSettings, *things: Callable[[], object]) -> list[Evaluation | Missed]:
+def reported(
+    options: EvaluatorSettings, *actions: Callable[[], object]
+) -> list[Evaluation | Missed]:
     results: list[Evaluation | Missed] = []
-    script = Scripted(*things)
+    script = Scripted(*actions)
 
     def report(result: Evaluation | Missed) -> None:
         results.append(result)
         assert len(results) < 10, "goes on for ever"
 
-    count = evaluate(given, report, wait=script)
+    count = evaluate(options, report, wait=script)
     assert not script.things, "ends too early"
     assert count == sum(isinstance(result, Evaluation) for result in results)
     return results
@@ -393,10 +395,10 @@ def test_a_folder_that_cannot_be_read_is_waited_for(tmp_path, capsys):
         finish(folder, 2, "done")
 
     assert order(reported(settings(folder), goes, nothing, comes_back)) == [1, 2]
-    said = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in said] == ["storage", "storage"]
-    assert "Not a directory; the evaluator tries again" in said[0]
-    assert "can be read again" in said[1]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["storage", "storage"]
+    assert "Not a directory; the evaluator tries again" in lines[0]
+    assert "can be read again" in lines[1]
 
 
 @pytest.mark.parametrize(
@@ -434,8 +436,8 @@ def test_a_finished_run_whose_last_checkpoint_is_not_listed_yet_gets_time(tmp_pa
 def test_a_finished_run_without_a_last_checkpoint_ends_after_the_patience(tmp_path):
     checkpoint(tmp_path, 7)
     finish(tmp_path, 9, "interrupted")
-    given = settings(tmp_path, patience_s=3.0, eval_freq=5)
-    assert order(reported(given, nothing, nothing, nothing)) == [7]
+    options = settings(tmp_path, patience_s=3.0, eval_freq=5)
+    assert order(reported(options, nothing, nothing, nothing)) == [7]
 
 
 @pytest.mark.parametrize("written", [9, 7])
@@ -463,8 +465,8 @@ def test_follow_goes_on_with_a_continued_run(tmp_path):
 
 
 def test_the_idle_timeout_ends_the_wait_for_a_run_that_never_starts(tmp_path):
-    given = settings(tmp_path / "absent", idle_timeout_s=2.0, poll_interval_s=0.5)
-    assert reported(given, nothing, nothing, nothing, nothing) == []
+    options = settings(tmp_path / "absent", idle_timeout_s=2.0, poll_interval_s=0.5)
+    assert reported(options, nothing, nothing, nothing, nothing) == []
 
 
 # --- settings

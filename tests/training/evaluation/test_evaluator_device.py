@@ -28,8 +28,8 @@ class Narrow(nn.Module):
         if len(images) > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory")
         self.sizes.append(len(images))
-        found: Tensor = self.inside(images)
-        return found
+        outputs: Tensor = self.inside(images)
+        return outputs
 
 
 def subject() -> Subject:
@@ -40,17 +40,17 @@ def subject() -> Subject:
 def test_batches_that_do_not_fit_are_halved():
     whole = subject()
     narrow = Narrow(whole.network, 50)
-    weights = {f"inside.{name}": one for name, one in whole.network.state_dict().items()}
-    found = scoring.tested(1, weights, replace(whole, network=narrow), 128)
+    weights = {f"inside.{name}": tensor for name, tensor in whole.network.state_dict().items()}
+    values = scoring.tested(1, weights, replace(whole, network=narrow), 128)
     expected = scoring.tested(1, whole.network.state_dict(), whole, 128)
-    assert found == pytest.approx(expected)
+    assert values == pytest.approx(expected)
     assert set(narrow.sizes[:-1]) == {32}
     assert sum(narrow.sizes) == 360
 
 
 def test_what_has_no_room_for_one_sample_is_an_error():
     whole = subject()
-    weights = {f"inside.{name}": one for name, one in whole.network.state_dict().items()}
+    weights = {f"inside.{name}": tensor for name, tensor in whole.network.state_dict().items()}
     with pytest.raises(torch.OutOfMemoryError):
         scoring.tested(1, weights, replace(whole, network=Narrow(whole.network, 0)), 128)
 
@@ -65,4 +65,6 @@ def test_auto_is_a_gpu_where_there_is_one(monkeypatch, there):
 
 def test_beside_a_run_on_gpus_it_looks_for_one(tmp_path):
     assert "--enable-gpu=auto" in evaluator_command(settings(tmp_path, enable_gpu="yes"))
-    assert not any(one.startswith("--enable-gpu") for one in evaluator_command(settings(tmp_path)))
+    assert not any(
+        word.startswith("--enable-gpu") for word in evaluator_command(settings(tmp_path))
+    )

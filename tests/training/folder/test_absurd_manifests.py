@@ -34,24 +34,28 @@ def run(tmp_path: Path) -> Path:
 
 
 def evaluated(folder: Path) -> list[Evaluation | Missed]:
-    found: list[Evaluation | Missed] = []
+    evaluations: list[Evaluation | Missed] = []
     try:
-        evaluate(settings(folder, patience_s=0.0), found.append, wait=lambda _: nothing())
+        evaluate(settings(folder, patience_s=0.0), evaluations.append, wait=lambda _: nothing())
     finally:
         (folder / "evaluations.jsonl").unlink(missing_ok=True)
-    return found
+    return evaluations
 
 
-def renamed(folder: Path, step: int, other: int) -> bytes:
+def renamed(folder: Path, step: int, other_step: int) -> bytes:
     """Returns the manifest of a step, as that of another, which lists files of that name."""
-    text = (folder / manifest_name(step)).read_text().replace(f"step-{step:08}", f"step-{other:08}")
-    return json.dumps(json.loads(text) | {"step": other}).encode()
+    text = (
+        (folder / manifest_name(step))
+        .read_text()
+        .replace(f"step-{step:08}", f"step-{other_step:08}")
+    )
+    return json.dumps(json.loads(text) | {"step": other_step}).encode()
 
 
 def absurd(folder: Path) -> Iterator[bytes]:
     """Yields manifests of step 2 with one value changed: a random sample of all such manifests."""
-    found = [*documents(json.loads((folder / manifest_name(2)).read_bytes()))]
-    yield from random.Random(1).sample(found, DRAWN)
+    candidates = [*documents(json.loads((folder / manifest_name(2)).read_bytes()))]
+    yield from random.Random(1).sample(candidates, DRAWN)
 
 
 @pytest.mark.parametrize("step", HUGE)
@@ -60,9 +64,9 @@ def test_a_checkpoint_of_a_step_that_no_run_reaches_is_left_out(run, step):
     for part in ("model", "optimizer", "worker-1"):
         data = (run / f"step-00000003.{part}.safetensors").read_bytes()
         (run / f"step-{step:08}.{part}.safetensors").write_bytes(data)
-    said: list[str] = []
-    assert newest(run, steps(run), said.append).step == 3
-    assert [f"step {step} is left out" in line for line in said] == [True]
+    messages: list[str] = []
+    assert newest(run, steps(run), messages.append).step == 3
+    assert [f"step {step} is left out" in line for line in messages] == [True]
     assert order(evaluated(run)) == [1, 2, 3, -step]
     with pytest.raises(CheckpointError, match=rf"manifest of step {step}; .* at most {2**53}"):
         load(run, step, patience_s=0.0)
@@ -94,11 +98,11 @@ def test_absurd_manifests_lead_to_no_other_error_than_ours(run, monkeypatch):
         (run / manifest_name(2)).write_bytes(content)
         try:
             resumed = newest(run, [1, 2], lambda _: None).step
-            told = order(evaluated(run))
+            reports = order(evaluated(run))
         except AtomoError:  # of a network or a data set that is none: a person is to see to it
             assert json.loads(content)["config"] != json.loads(whole)["config"]
         except BaseException as error:
             raise AssertionError(f"{type(error).__name__} for {content[:500]!r}") from error
         else:
             # An evaluator reads the model alone: what is wrong with another file is no matter.
-            assert told == [1, 2, 3] or (resumed, told) == (1, [1, -2, 3]), content[:500]
+            assert reports == [1, 2, 3] or (resumed, reports) == (1, [1, -2, 3]), content[:500]

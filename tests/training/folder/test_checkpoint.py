@@ -63,11 +63,11 @@ def listing(folder: Path) -> list[str]:
 @contextmanager
 def failing(monkeypatch, owner, name, number, times=1, match=""):
     """The calls of `owner.name` on a path like `match` fail with errno `number`, `times` times."""
-    real, left = getattr(owner, name), [times]
+    real, remaining = getattr(owner, name), [times]
 
     def call(path, *args, **settings):
-        if match in str(path) and left[0] > 0:
-            left[0] -= 1
+        if match in str(path) and remaining[0] > 0:
+            remaining[0] -= 1
             raise OSError(number, os.strerror(number), str(path))
         return real(path, *args, **settings)
 
@@ -191,20 +191,20 @@ def test_keep_spares_what_was_just_saved_after_going_back(tmp_path):
 def test_sweep_removes_what_a_killed_run_left(tmp_path):
     assert sweep(tmp_path / "absent") == []
     save(tmp_path, snapshot(1))
-    kept = listing(tmp_path)
-    left = [
+    listed = listing(tmp_path)
+    leftovers = [
         ".finished.json.77.tmp",
         ".step-00000001.json.77.tmp",
         "step-00000002.model.safetensors",
         "step-00000002.worker-1.safetensors",
     ]
-    for name in left:
+    for name in leftovers:
         (tmp_path / name).write_bytes(b"half")
-    others = ["config.json", "metrics.jsonl", "notes.tmp", "step-best.model.safetensors"]
-    for name in others:
+    other_files = ["config.json", "metrics.jsonl", "notes.tmp", "step-best.model.safetensors"]
+    for name in other_files:
         (tmp_path / name).write_bytes(b"whole")
-    assert sweep(tmp_path) == left
-    assert listing(tmp_path) == sorted([*kept, *others])
+    assert sweep(tmp_path) == leftovers
+    assert listing(tmp_path) == sorted([*listed, *other_files])
     assert same(load(tmp_path, 1), snapshot(1))
 
 

@@ -90,9 +90,9 @@ def check(folder: Path, newest: int) -> list[int]:
     there = steps(folder)
     assert newest in there
     for step in there:
-        found = load(folder, step, patience_s=0.0)
-        assert found.config["step"] == step
-        for part in (found.model, found.optimizer, *found.workers):
+        snapshot = load(folder, step, patience_s=0.0)
+        assert snapshot.config["step"] == step
+        for part in (snapshot.model, snapshot.optimizer, *snapshot.workers):
             assert (part["w"] == step).all()
     return there
 

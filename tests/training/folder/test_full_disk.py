@@ -40,21 +40,21 @@ def full() -> Iterator[None]:
 
 
 def test_steps_that_have_no_room_wait_for_it(full, tmp_path):
-    told: list[Storage] = []
+    events: list[Storage] = []
     clock = Clock()
     path = tmp_path / "metrics.jsonl"
-    with MetricsLog(tmp_path, 1, RetryingWriter("metrics", told.append, clock)) as log:
+    with MetricsLog(tmp_path, 1, RetryingWriter("metrics", events.append, clock)) as log:
         for step in (1, 2, 3):
             log.write(replace(STEP, step=step))
         assert len(path.read_bytes()) == ROOM  # one is torn
-        assert [record.works for record in told] == [False]
-        assert "metrics.jsonl: File too large" in told[0].text
+        assert [record.works for record in events] == [False]
+        assert "metrics.jsonl: File too large" in events[0].text
         make_room()
         log.write(replace(STEP, step=4))
-        assert len(told) == 1  # too soon
+        assert len(events) == 1  # too soon
         clock.now += 1.0
         log.write(replace(STEP, step=5))
-    assert [record.works for record in told] == [False, True]
+    assert [record.works for record in events] == [False, True]
     assert written(path) == [1, 2, 3, 4, 5]
 
 
@@ -68,7 +68,7 @@ def test_a_log_that_was_removed_is_made_anew(tmp_path):
 
 def test_more_steps_than_can_wait_are_counted(full, tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "MOST", 2)
-    log = MetricsLog(tmp_path, 1, RetryingWriter("metrics", lambda told: None, Clock()))
+    log = MetricsLog(tmp_path, 1, RetryingWriter("metrics", lambda event: None, Clock()))
     for step in (1, 2, 3, 4):  # the first is written
         log.write(replace(STEP, step=step))
     make_room()
@@ -126,7 +126,9 @@ def test_a_gradient_that_has_no_room_leaves_nothing_behind(full, tmp_path, capsy
     make_room()
     dump.add(bucket, torch.zeros(bucket.size), 2)
     dump.finish(2)
-    assert [one.name for one in (tmp_path / "gradients").iterdir()] == ["step-00000002.safetensors"]
+    assert [path.name for path in (tmp_path / "gradients").iterdir()] == [
+        "step-00000002.safetensors"
+    ]
     assert "gradients can be written again" in capsys.readouterr().err
 
 

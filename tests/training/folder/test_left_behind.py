@@ -64,10 +64,10 @@ def trained(folder: Path, down: str, seed: int, spares: int, net: str = "FC") ->
     ],
 )
 def test_a_run_over_several_hosts_outlives_its_workers(down, seed, spares, tmp_path):
-    told = trained(tmp_path, down, seed, spares)
-    notes = [event.text for event in told if isinstance(event, Caution)]
+    events = trained(tmp_path, down, seed, spares)
+    notes = [event.text for event in events if isinstance(event, Caution)]
     assert not any("other weights" in note for note in notes), notes
-    ended = told[-1]
+    ended = events[-1]
     assert isinstance(ended, Ended)
     assert (ended.step, ended.reason) == (STEPS, "done")
     lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
@@ -76,7 +76,7 @@ def test_a_run_over_several_hosts_outlives_its_workers(down, seed, spares, tmp_p
     total = {name: sum(line[name] for line in lines) for name in names}
     assert total["asked"] == total["workers"] + total["lost"]
     assert total["images_asked"] == total["images_used"] + total["images_lost"]
-    gone = sum("worker" in note and "is gone" in note for note in notes)
+    deaths = sum("worker" in note and "is gone" in note for note in notes)
     came = sum("takes part from step" in note for note in notes)
-    assert lines[-1]["workers"] >= 4 - gone + came >= 2 + spares
+    assert lines[-1]["workers"] >= 4 - deaths + came >= 2 + spares
     assert all(line["images_asked"] == 4 * 8 for line in lines)

@@ -43,9 +43,9 @@ def full() -> None:
 
 
 def test_attempts_are_further_and_further_apart_and_told_twice():
-    told: list[Storage] = []
+    events: list[Storage] = []
     clock = Clock()
-    outage = RetryingWriter("checkpoints", told.append, clock)
+    outage = RetryingWriter("checkpoints", events.append, clock)
     assert outage.attempt(lambda: None)
     assert not outage.due
     at = []
@@ -56,24 +56,24 @@ def test_attempts_are_further_and_further_apart_and_told_twice():
         clock.now += 1.0
     assert at == [0, 1, 3, 7, 15, 31, 63, 123, 183]
     assert outage.attempt(lambda: None)
-    assert [(one.works, one.failures) for one in told] == [(False, 1), (True, 9)]
-    assert told[0].text.startswith("cannot write x: No space left on device; training continues")
-    assert told[1].text == (
+    assert [(event.works, event.failures) for event in events] == [(False, 1), (True, 9)]
+    assert events[0].text.startswith("cannot write x: No space left on device; training continues")
+    assert events[1].text == (
         "checkpoints can be written again, after 9 attempts in 200.0 s that failed"
     )
     assert not outage.attempt(full)
     assert outage.failures == 10
-    assert len(told) == 3
+    assert len(events) == 3
 
 
 def test_what_comes_last_is_tried_for_a_bounded_time():
     clock = Clock()
-    outage = RetryingWriter("checkpoints", lambda told: None, clock)
+    outage = RetryingWriter("checkpoints", lambda event: None, clock)
     with pytest.raises(CheckpointError, match="No space left on device; tried for 30 s"):
         outage.insist(full, 30.0, clock.wait)
     assert 30 <= clock.now < 36
-    left = iter([full, full, lambda: None])
-    outage.insist(lambda: next(left)(), 30.0, clock.wait)
+    attempts = iter([full, full, lambda: None])
+    outage.insist(lambda: next(attempts)(), 30.0, clock.wait)
     assert outage.works
 
 
@@ -82,7 +82,7 @@ def test_a_folder_that_another_run_has_ends_the_run():
         raise FolderTaken("another run has it")
 
     with pytest.raises(FolderTaken):
-        RetryingWriter("checkpoints", lambda told: None).attempt(taken)
+        RetryingWriter("checkpoints", lambda event: None).attempt(taken)
 
 
 # --- a run
@@ -177,9 +177,9 @@ def test_a_run_trains_on_and_writes_its_checkpoint_later(tmp_path, case):
     saved = [event.step for event in events if isinstance(event, Saved)]
     assert [event.step for event in events if isinstance(event, StepDone)] == [*range(1, 13)]
     if fault == "removed":  # it is made anew at the first checkpoint
-        assert (saved, {one.what for one in changes}) == ([4, 8, 12], {"metrics"})
+        assert (saved, {event.what for event in changes}) == ([4, 8, 12], {"metrics"})
     else:
-        assert [(one.what, one.works) for one in changes] == [
+        assert [(event.what, event.works) for event in changes] == [
             ("checkpoints", False),
             ("checkpoints", True),
         ]
@@ -188,8 +188,8 @@ def test_a_run_trains_on_and_writes_its_checkpoint_later(tmp_path, case):
         assert 4 not in saved
     assert steps(folder) == saved
     run_threads(settings(tmp_path / "other", max_steps=12, eval_freq=4, **common))
-    ours, theirs = load(folder, 12).model, load(tmp_path / "other", 12).model
-    assert all(ours[name].equal(theirs[name]) for name in theirs)
+    weights, expected = load(folder, 12).model, load(tmp_path / "other", 12).model
+    assert all(weights[name].equal(expected[name]) for name in expected)
 
 
 @pytest.mark.usefixtures("at_once")

@@ -37,10 +37,10 @@ with own(Path(sys.argv[1]), RUN):
 """
 
 
-def lock_file(folder: Path, who: LockOwner, age_s: float = 0.0) -> Path:
+def lock_file(folder: Path, owner: LockOwner, age_s: float = 0.0) -> Path:
     """Returns the lock file that a holder has left, or renewed so long ago."""
     path = folder / RUN.file
-    path.write_bytes(who.encoded())
+    path.write_bytes(owner.encoded())
     then = path.stat().st_mtime - age_s
     os.utime(path, (then, then))
     return path
@@ -52,14 +52,14 @@ def elsewhere() -> LockOwner:
 
 def test_the_second_one_is_told_who_the_first_one_is(tmp_path):
     with own(tmp_path, RUN):
-        who = json.loads((tmp_path / "run.lock").read_text())
-        assert (who["host"], who["pid"]) == (socket.gethostname(), os.getpid())
-        with pytest.raises(FolderTaken) as told:
+        owner = json.loads((tmp_path / "run.lock").read_text())
+        assert (owner["host"], owner["pid"]) == (socket.gethostname(), os.getpid())
+        with pytest.raises(FolderTaken) as refusal:
             own(tmp_path, RUN)
-        text = str(told.value)
+        text = str(refusal.value)
         assert f"another run trains in {tmp_path}: process {os.getpid()} on host " in text
-        assert f"(job {who['job']}); wait for its end, end it, or give another --train" in text
-        assert json.loads((tmp_path / "run.lock").read_text()) == who
+        assert f"(job {owner['job']}); wait for its end, end it, or give another --train" in text
+        assert json.loads((tmp_path / "run.lock").read_text()) == owner
     assert not list(tmp_path.iterdir())
     own(tmp_path, RUN).__exit__(None, None, None)
 
@@ -72,10 +72,10 @@ def test_the_folder_of_a_process_that_was_killed_is_free_at_once(tmp_path):
         with pytest.raises(FolderTaken, match=f"process {process.pid} on host"):
             own(tmp_path, RUN)
         process.send_signal(signal.SIGKILL)
-    said: list[str] = []
-    with own(tmp_path, RUN, said.append):
-        assert f"was held by process {process.pid} on host" in said[0]
-        assert said[0].endswith("which is gone: taken over\n")
+    messages: list[str] = []
+    with own(tmp_path, RUN, messages.append):
+        assert f"was held by process {process.pid} on host" in messages[0]
+        assert messages[0].endswith("which is gone: taken over\n")
 
 
 def test_one_of_many_gets_it(tmp_path):
@@ -102,10 +102,10 @@ def test_a_holder_on_another_host_keeps_it_for_the_lease(tmp_path):
     with pytest.raises(FolderTaken, match=r"on host h2 since .*if that host is gone, .* 90 s"):
         own(tmp_path, RUN)
     assert (tmp_path / RUN.file).read_bytes() == before
-    said: list[str] = []
+    messages: list[str] = []
     lock_file(tmp_path, elsewhere(), LEASE_S + 20)
-    with own(tmp_path, RUN, said.append):
-        assert "on host h2" in said[0]
+    with own(tmp_path, RUN, messages.append):
+        assert "on host h2" in messages[0]
 
 
 def test_without_locks_a_process_is_known_by_its_number_and_start(tmp_path, monkeypatch):
@@ -116,9 +116,9 @@ def test_without_locks_a_process_is_known_by_its_number_and_start(tmp_path, monk
     with own(tmp_path, RUN), pytest.raises(FolderTaken, match=f"process {os.getpid()} "):
         own(tmp_path, RUN)
     lock_file(tmp_path, replace(this_process(), started=1))  # its number, of an earlier process
-    said: list[str] = []
-    with own(tmp_path, RUN, said.append):
-        assert len(said) == 1
+    messages: list[str] = []
+    with own(tmp_path, RUN, messages.append):
+        assert len(messages) == 1
     lock_file(tmp_path, replace(this_process(), pids="a container's"), LEASE_S - 20)
     with pytest.raises(FolderTaken):
         own(tmp_path, RUN)

@@ -179,14 +179,14 @@ def leads_away(path: Path, victim: Path) -> None:
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_of_the_run_leads_nowhere_else(run, victim, name, make, capsys):
     make(run / name, victim)
-    told = ""
+    message = ""
     try:
         FOLDERS[name](run)
     except CheckpointError as error:
-        told = str(error)
-    told += capsys.readouterr().err  # gradients are left out, with a line
-    assert str(run / name) in told
-    assert "not a folder" in told
+        message = str(error)
+    message += capsys.readouterr().err  # gradients are left out, with a line
+    assert str(run / name) in message
+    assert "not a folder" in message
 
 
 @pytest.mark.parametrize("make", [link, folder], ids=lambda make: make.__name__)
@@ -223,17 +223,19 @@ def called(path: Path) -> set[str]:
     """Names that a file calls, but for those that it imports from `atomo.core.safe_read`."""
     nodes = [*ast.walk(ast.parse(path.read_text()))]
     froms = [n for n in nodes if type(n) is ast.ImportFrom and n.module == "atomo.core.safe_read"]
-    ours = {alias.name for node in froms for alias in node.names}
+    imported = {alias.name for node in froms for alias in node.names}
     functions = [node.func for node in nodes if type(node) is ast.Call]
-    methods = {one.attr for one in functions if type(one) is ast.Attribute}
-    return methods | {one.id for one in functions if type(one) is ast.Name} - ours
+    methods = {function.attr for function in functions if type(function) is ast.Attribute}
+    return (
+        methods | {function.id for function in functions if type(function) is ast.Name} - imported
+    )
 
 
 def test_no_other_way_leads_to_the_files_of_a_run():
     for path in sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()
-        others = called(path) & (WRITES | READS) - ALLOWED.get(name, set())
-        assert not others, f"{name} calls {others}: `atomo.core.safe_read` opens files"
+        forbidden = called(path) & (WRITES | READS) - ALLOWED.get(name, set())
+        assert not forbidden, f"{name} calls {forbidden}: `atomo.core.safe_read` opens files"
 
 
 def test_a_link_in_a_files_place_is_no_lack_of_room(tmp_path: Path) -> None:

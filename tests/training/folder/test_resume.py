@@ -17,10 +17,10 @@ from atomo.training.evaluation.evaluator import EvaluatorSettings, evaluate
 from atomo.training.job.events import Caution, Event, Started, StepDone
 
 
-def same(one: Snapshot, other: Snapshot) -> bool:
+def same(first: Snapshot, second: Snapshot) -> bool:
     """True if weights, optimiser and the workers' states are equal in every bit."""
-    pairs = [(one.model, other.model), (one.optimizer, other.optimizer)]
-    pairs += zip(one.workers, other.workers, strict=True)
+    pairs = [(first.model, second.model), (first.optimizer, second.optimizer)]
+    pairs += zip(first.workers, second.workers, strict=True)
     return all(a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a) for a, b in pairs)
 
 
@@ -77,11 +77,11 @@ def test_buffers_that_a_network_does_not_keep_are_in_no_checkpoint(tmp_path, mon
     (tmp_path / "tabled.py").write_text(TABLED)
     common = {"n": 2, "network": "tabled:Tabled", "code": "sgd", "batch_size": 8}
     run_threads(settings(tmp_path / "run", max_steps=1, **common))
-    told = started(settings(tmp_path / "run", max_steps=2, **common))
-    assert told.first_step == 2
-    kept = load(tmp_path / "run", 2)
-    assert sorted(kept.model) == ["head.bias", "head.weight", "kept"]
-    assert [name for name in kept.workers[0] if name.startswith("buffer/")] == ["buffer/kept"]
+    events = started(settings(tmp_path / "run", max_steps=2, **common))
+    assert events.first_step == 2
+    snapshot = load(tmp_path / "run", 2)
+    assert sorted(snapshot.model) == ["head.bias", "head.weight", "kept"]
+    assert [name for name in snapshot.workers[0] if name.startswith("buffer/")] == ["buffer/kept"]
     assert (
         evaluate(EvaluatorSettings(tmp_path / "run", "tabled:Tabled", None, tmp_path), print) == 2
     )
@@ -148,12 +148,12 @@ def test_a_host_is_one_worker_to_what_was_kept():
               {"buffer/b": torch.tensor([3.0])},
               {"memory/v": torch.tensor([4.0]), "buffer/b": torch.tensor([6.0])}]  # fmt: skip
     alike = spread(states, hosts, hosts)
-    assert [one["buffer/b"].item() for one in alike] == [1, 2, 3, 6]
-    assert [one["memory/v"].item() for one in alike] == [2, 2, 2, 4]
-    assert [one["memory/w"].item() for one in alike[:3]] == [6, 6, 6]
-    for other in (range(4), [0, 0, 2, 2], range(2)):
-        for one in spread(states, other, hosts):
-            assert {n: t.item() for n, t in one.items()} == {
+    assert [state["buffer/b"].item() for state in alike] == [1, 2, 3, 6]
+    assert [state["memory/v"].item() for state in alike] == [2, 2, 2, 4]
+    assert [state["memory/w"].item() for state in alike[:3]] == [6, 6, 6]
+    for other_hosts in (range(4), [0, 0, 2, 2], range(2)):
+        for state in spread(states, other_hosts, hosts):
+            assert {n: t.item() for n, t in state.items()} == {
                 "memory/v": 3, "memory/w": 3, "buffer/b": 3
             }  # fmt: skip
 

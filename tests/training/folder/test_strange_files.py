@@ -39,10 +39,10 @@ def loop(path: Path) -> None:
 
 def listener(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
-        where = os.getcwd()
+        folder = os.getcwd()
         os.chdir(path.parent)  # the name of a socket is short
         server.bind(path.name)
-        os.chdir(where)
+        os.chdir(folder)
 
 
 def endless(path: Path) -> None:

@@ -36,8 +36,8 @@ def changed(key: str, value: Tensor | None) -> Callable[[State], State]:
     """Returns a state with another tensor under one name, or none."""
 
     def change(state: State) -> State:
-        rest = {name: tensor for name, tensor in state.items() if name != key}
-        return rest if value is None else rest | {key: value}
+        remaining = {name: tensor for name, tensor in state.items() if name != key}
+        return remaining if value is None else remaining | {key: value}
 
     return change
 
@@ -58,11 +58,11 @@ def changed(key: str, value: Tensor | None) -> Callable[[State], State]:
     ],
 )
 def test_a_model_takes_its_own_tensors_and_no_others(change, message):
-    whole, other = model().state_dict(), model()
-    load_model(other, whole)
+    whole, target = model().state_dict(), model()
+    load_model(target, whole)
     with pytest.raises(CheckpointError, match=message):
-        load_model(other, change(whole))
-    assert all(tensor.equal(whole[name]) for name, tensor in other.state_dict().items())
+        load_model(target, change(whole))
+    assert all(tensor.equal(whole[name]) for name, tensor in target.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_any_setting_in_a_manifest_is_taken_or_refused(run, tmp_path):
 def identity_or_nothing(folder: Path) -> None:
     """Compares a resumed run with its own settings, without running it."""
     try:
-        found = find_snapshot(settings(folder, network=SMALL, code="topk(ratio=0.1)", n=3))
+        snapshot = find_snapshot(settings(folder, network=SMALL, code="topk(ratio=0.1)", n=3))
     except (CheckpointError, ConfigError) as refused:
-        found = None if len(str(refused)) < 10_000 else "a message without end"
-    assert found != "a message without end"
+        snapshot = None if len(str(refused)) < 10_000 else "a message without end"
+    assert snapshot != "a message without end"

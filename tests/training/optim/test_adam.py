@@ -49,15 +49,15 @@ def test_a_run_that_continues_has_its_moments(comm_type, tmp_path):
     run_threads(settings(whole, max_steps=4, **common))
     run_threads(settings(parts, max_steps=2, **common))
     run_threads(settings(parts, max_steps=4, **common))
-    one, two = load(whole, 4), load(parts, 4)
-    pairs = [(one.model, two.model), *zip(one.workers, two.workers, strict=True)]
+    first, second = load(whole, 4), load(parts, 4)
+    pairs = [(first.model, second.model), *zip(first.workers, second.workers, strict=True)]
     assert all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
-    kinds = {name.split("/")[1] for name in one.workers[0] if name.startswith("memory/")}
+    kinds = {name.split("/")[1] for name in first.workers[0] if name.startswith("memory/")}
     assert kinds == {"residual", "exp_avg", "exp_avg_sq", "steps"}
-    assert not [name for name in one.optimizer if "exp_avg" in name]
-    more = settings(parts, max_steps=5, **(common | {"n": 4}))
-    run_threads(more)  # another number of workers: each begins with the mean
-    assert float(load(parts, 5).workers[0]["memory/steps/" + next(iter(one.model))]) == 5
+    assert not [name for name in first.optimizer if "exp_avg" in name]
+    longer = settings(parts, max_steps=5, **(common | {"n": 4}))
+    run_threads(longer)  # another number of workers: each begins with the mean
+    assert float(load(parts, 5).workers[0]["memory/steps/" + next(iter(first.model))]) == 5
 
 
 def optimizer(chosen: Settings) -> FlatOptimizer:

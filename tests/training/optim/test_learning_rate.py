@@ -105,8 +105,8 @@ def test_a_rate_for_all_workers_begins_at_that_of_one():
 
 @pytest.mark.parametrize(("memory", "counted"), [("none", 2), ("residual", 4)])
 def test_a_rate_for_all_workers_is_for_those_whose_gradients_count(memory, counted, tmp_path):
-    given = {"n": 5, "num_aggregate": 2, "memory": memory, "code": "topk(ratio=0.1)"}
-    scaled = settings(tmp_path, lr=0.1, lr_scale_by_workers=True, **given)
+    options = {"n": 5, "num_aggregate": 2, "memory": memory, "code": "topk(ratio=0.1)"}
+    scaled = settings(tmp_path, lr=0.1, lr_scale_by_workers=True, **options)
     assert scaled.peak_lr == pytest.approx(0.1 * counted)
     assert scaled.warmup_from == pytest.approx(1 / counted)
 
@@ -142,12 +142,12 @@ def test_who_repeats_or_continues_steps_has_the_same_rates(way, tmp_path):
     """Memories in units of the update follow the rate as well."""
     common = {"code": "fp16", "memory": "residual(units=update)", **SCHEDULED}
     run_threads(settings(tmp_path / "plain", **common))
-    other = settings(tmp_path / "other", **(common | way))
-    told: list[object] = []
-    run_threads(other, told.append, lambda: "eval_freq" in way and len(told) > 7)
-    run_threads(other)
-    plain, theirs = load(tmp_path / "plain", 14), load(tmp_path / "other", 14)
-    assert all(tensor.equal(theirs.model[name]) for name, tensor in plain.model.items())
+    variant = settings(tmp_path / "other", **(common | way))
+    events: list[object] = []
+    run_threads(variant, events.append, lambda: "eval_freq" in way and len(events) > 7)
+    run_threads(variant)
+    plain, repeated = load(tmp_path / "plain", 14), load(tmp_path / "other", 14)
+    assert all(tensor.equal(repeated.model[name]) for name, tensor in plain.model.items())
 
 
 @pytest.mark.parametrize(

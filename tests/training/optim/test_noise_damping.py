@@ -35,14 +35,16 @@ def test_what_came_out_no_longer_takes_whole_steps(gradient, estimate):
 
 
 def test_a_checkpoint_has_all_it_knows():
-    one, other = Damping(), Damping()
-    one.factor(0.3, 0.7)
-    other.load_state_dict(one.state_dict() | {"momentum_buffer/w": torch.zeros(3)})
-    assert [one.factor(0.1, 0.9)] * 2 == [other.factor(0.1, 0.9), one.factor(0.1, 0.9)][:1] * 2
+    saved, restored = Damping(), Damping()
+    saved.factor(0.3, 0.7)
+    restored.load_state_dict(saved.state_dict() | {"momentum_buffer/w": torch.zeros(3)})
+    assert [saved.factor(0.1, 0.9)] * 2 == [restored.factor(0.1, 0.9), saved.factor(0.1, 0.9)][
+        :1
+    ] * 2
     assert Damping().state_dict() == {}
     Damping().load_state_dict({})  # a checkpoint from before there was damping
     with pytest.raises(CheckpointError, match="must be two numbers"):
-        other.load_state_dict({"noise_damping": torch.zeros(3)})
+        restored.load_state_dict({"noise_damping": torch.zeros(3)})
 
 
 def run(tmp_path, **changes) -> list[StepDone]:
@@ -93,7 +95,10 @@ def test_a_codec_is_noisy_where_it_is_unbiased_and_not_lossless(code, tmp_path):
     generator = torch.Generator().manual_seed(0)
     gradient = torch.randn(40, 30, generator=generator)
     out = [codec.decode(codec.encode(gradient, generator), gradient.shape) for _ in range(20)]
-    longer = sum(float(one.norm()) ** 2 for one in out) / 20 > 1.001 * float(gradient.norm()) ** 2
+    longer = (
+        sum(float(decoded.norm()) ** 2 for decoded in out) / 20
+        > 1.001 * float(gradient.norm()) ** 2
+    )
     assert longer == codec.amplifies_noise or codec.votes
     job = make_job(settings(tmp_path, code=code, network=SMALL), 3)
     assert job.damps_at(1) == codec.amplifies_noise

@@ -43,11 +43,11 @@ def plain(
     torch.manual_seed(derive(chosen.seed, "weights"))
     model = build_model(chosen.network, data.input_shape, data.classes)
     kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[chosen.optimizer]
-    rest = {"momentum": chosen.momentum} if chosen.optimizer == "sgd" else {}
+    momentum_options = {"momentum": chosen.momentum} if chosen.optimizer == "sgd" else {}
     vectors = [p for p in model.parameters() if p.dim() == 1]
-    others = [p for p in model.parameters() if p.dim() > 1]
-    groups = [{"params": others}, {"params": vectors} | ({"weight_decay": 0.0} if apart else {})]
-    optimizer = kind(groups, lr=chosen.lr, weight_decay=chosen.weight_decay, **rest)
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    groups = [{"params": matrices}, {"params": vectors} | ({"weight_decay": 0.0} if apart else {})]
+    optimizer = kind(groups, lr=chosen.lr, weight_decay=chosen.weight_decay, **momentum_options)
     shards = [Shard(len(data.train), 2, w, chosen.batch_size, chosen.seed) for w in range(2)]
     for step in range(1, STEPS + 1):
         optimizer.zero_grad()
@@ -107,9 +107,9 @@ def test_decay_of_weights_alone_is_that_of_two_groups(optimizer, tmp_path):
 @pytest.mark.slow
 def test_the_bits_of_before_stay_where_nothing_is_asked_for(tmp_path):
     old, all_decay = tmp_path / "a", tmp_path / "b"
-    _, one = trained(old, network="FC", weight_decay=0.1)
+    _, snapshot = trained(old, network="FC", weight_decay=0.1)
     _, two = trained(all_decay, network="FC", weight_decay=0.1, clip_grad=1e9)
-    assert all(tensor.equal(two[name]) for name, tensor in one.items())
+    assert all(tensor.equal(two[name]) for name, tensor in snapshot.items())
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overfl
             return cross_entropy(net(images), labels)
 
     assert len(made) == 2
-    assert all((one.value < first) == (first > 65536) for one in made)
+    assert all((scale.value < first) == (first > 65536) for scale in made)
     assert largest_difference(plain(chosen, half, scale=made[0].value), model) < 1e-4
     assert largest_difference(plain(chosen), model) > 1e-4
 
@@ -172,30 +172,30 @@ def test_a_batch_that_overflows_counts_once_in_the_statistics_of_batch_norm(tmp_
             with torch.autocast("cpu", dtype=torch.float16):
                 replica(data.train.batch(part)[0])
     for name, _ in drawn.named_buffers():
-        each = torch.stack([dict(one.named_buffers())[name] for one in replicas])
-        assert saved[name].equal(each[0] if "tracked" in name else each.mean(0)), name
+        buffers = torch.stack([dict(replica.named_buffers())[name] for replica in replicas])
+        assert saved[name].equal(buffers[0] if "tracked" in name else buffers.mean(0)), name
 
 
 def test_a_scale_goes_up_and_down_as_that_of_gradscaler(monkeypatch):
     monkeypatch.setattr("atomo.training.optim.precision.GROWTH_INTERVAL", 3)
-    ours, theirs = LossScale(8.0), torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
-    mine, other = (nn.Linear(1, 1, bias=False) for _ in range(2))
-    optimizer = torch.optim.SGD(other.parameters(), lr=1.0)
-    gradients = Gradients(mine, plan(shapes(mine), make_codec("sgd"), ONE), ours.hold)
+    scale, scaler = LossScale(8.0), torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=3)
+    layer, reference = (nn.Linear(1, 1, bias=False) for _ in range(2))
+    optimizer = torch.optim.SGD(reference.parameters(), lr=1.0)
+    gradients = Gradients(layer, plan(shapes(layer), make_codec("sgd"), ONE), scale.hold)
     seen = []
     for entry in (1.0, 2.0, 1e38, 1e38, 3.0, 4.0, 5.0, -2e38, torch.nan, 6.0, 7.0, 8.0, 9.0):
-        ours.begin()
+        scale.begin()
         gradients.begin()
-        (mine.weight * entry * ours.value).sum().backward()
+        (layer.weight * entry * scale.value).sum().backward()
         optimizer.zero_grad()
-        theirs.scale((other.weight * entry).sum()).backward()
-        theirs.step(optimizer)
-        theirs.update()
-        if not ours.overflows(gradients):
-            ((_, flat),) = ours.release()
-            assert flat.equal(other.weight.grad.flatten())  # which its step has unscaled
-        seen.append(theirs.get_scale())
-        assert ours.value == seen[-1]
+        scaler.scale((reference.weight * entry).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if not scale.overflows(gradients):
+            ((_, flat),) = scale.release()
+            assert flat.equal(reference.weight.grad.flatten())  # which its step has unscaled
+        seen.append(scaler.get_scale())
+        assert scale.value == seen[-1]
     assert seen == [8, 8, 4, 2, 2, 2, 4, 2, 1, 1, 1, 2, 2]
 
 

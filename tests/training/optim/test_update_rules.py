@@ -37,7 +37,7 @@ def test_the_bits_of_pytorch_s_optimizers(theirs, ours, piece, monkeypatch):
     assert weights.equal(parameter.detach())
     expected = {k: v for k, v in optimizer.state[parameter].items() if v is not None}
     assert rule.state.keys() == expected.keys()
-    assert all(held.equal(expected[kind]) for kind, held in rule.state.items())
+    assert all(tensor.equal(expected[kind]) for kind, tensor in rule.state.items())
 
 
 @pytest.mark.parametrize(("name", "ours"), [("sgd", PAIRS[1][1]), ("adam", PAIRS[-1][1])])

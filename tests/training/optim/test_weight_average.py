@@ -29,26 +29,26 @@ def test_it_is_pytorchs_average_of_the_weights_after_each_step(tmp_path):
             average = AveragedModel(holder, multi_avg_fn=get_ema_multi_avg_fn(0.7))
         average.update_parameters(holder)
     last = load(tmp_path, 6)
-    ours = averaged(last.model, last.optimizer)
-    assert ours.keys() == last.model.keys()
+    average = averaged(last.model, last.optimizer)
+    assert average.keys() == last.model.keys()
     for name, tensor in average.module.items():
-        torch.testing.assert_close(ours[name.replace("-", ".")], tensor.data, rtol=0, atol=1e-7)
+        torch.testing.assert_close(average[name.replace("-", ".")], tensor.data, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("way", [{"down": "updates"}, {"comm_type": "Allgather", "n": 2}], ids=str)
 @pytest.mark.slow
 def test_it_has_no_say_in_training_and_survives_a_stop(way, tmp_path):
     run_threads(settings(tmp_path / "plain", **COMMON))
-    told: list[object] = []
+    events: list[object] = []
     stopped = settings(tmp_path / "parts", ema_decay=0.5, eval_freq=3, **COMMON, **way)
-    run_threads(stopped, told.append, lambda: len(told) > 4)
+    run_threads(stopped, events.append, lambda: len(events) > 4)
     run_threads(stopped)
     run_threads(settings(tmp_path / "whole", ema_decay=0.5, **COMMON))
     plain, parts, whole = (load(tmp_path / name, 6) for name in ("plain", "parts", "whole"))
     assert not averaged(plain.model, plain.optimizer)
     for name, tensor in plain.model.items():
         assert tensor.equal(parts.model[name])
-    mean, expected = (averaged(one.model, one.optimizer) for one in (parts, whole))
+    mean, expected = (averaged(snapshot.model, snapshot.optimizer) for snapshot in (parts, whole))
     assert all(tensor.equal(mean[name]) for name, tensor in expected.items())
     assert not any(tensor.equal(whole.model[name]) for name, tensor in expected.items())
 
@@ -56,17 +56,17 @@ def test_it_has_no_say_in_training_and_survives_a_stop(way, tmp_path):
 @pytest.mark.slow(cases=("{'down'",))
 @pytest.mark.parametrize("way", [{"down": "updates"}, {"comm_type": "Allgather"}], ids=str)
 def test_only_who_writes_checkpoints_keeps_it(way, tmp_path, monkeypatch):
-    update, kept = WeightAverage.update, list[WeightAverage]()
+    update, averages = WeightAverage.update, list[WeightAverage]()
 
     def counted(average: WeightAverage) -> None:
-        kept.append(average)
+        averages.append(average)
         update(average)
 
     monkeypatch.setattr(WeightAverage, "update", counted)
     for steps in (2, 4):  # a resume hands out no average either
         run_threads(settings(tmp_path, ema_decay=0.5, **(COMMON | way | {"max_steps": steps})))
-    assert len(kept) == 4
-    assert len(set(map(id, kept))) == 2  # one a run
+    assert len(averages) == 4
+    assert len(set(map(id, averages))) == 2  # one a run
 
 
 @pytest.mark.slow
@@ -85,6 +85,6 @@ def test_both_are_evaluated(tmp_path, capfd):
     line = capfd.readouterr().out
     assert line.startswith("step 12: test top-1 ")
     assert "; average top-1 " in line
-    (found,) = map(json.loads, (tmp_path / "evaluations.jsonl").read_text().splitlines())
-    assert found["average_loss"] > found["loss"]  # the average lags behind
-    assert 0 <= found["average_top1"] <= found["average_top5"] <= 1
+    (record,) = map(json.loads, (tmp_path / "evaluations.jsonl").read_text().splitlines())
+    assert record["average_loss"] > record["loss"]  # the average lags behind
+    assert 0 <= record["average_top1"] <= record["average_top5"] <= 1

@@ -72,14 +72,14 @@ def test_a_run_that_is_too_short_measures_nothing_and_says_so() -> None:
 
 def test_what_is_left_follows_the_clock() -> None:
     clock = Clock()
-    left = TimeLeft(10.0, clock)
-    assert left.fits(10.0)
+    time_left = TimeLeft(10.0, clock)
+    assert time_left.fits(10.0)
     clock.now += 4
-    assert (left.elapsed_s, left.seconds) == (4, 6)
-    assert left.fits(6.0)
-    assert not left.fits(6.5)
+    assert (time_left.elapsed_s, time_left.seconds) == (4, 6)
+    assert time_left.fits(6.0)
+    assert not time_left.fits(6.5)
     clock.now += 60
-    assert left.seconds == 0
+    assert time_left.seconds == 0
 
 
 def test_no_codec_is_begun_that_may_not_end_in_time() -> None:
@@ -90,8 +90,8 @@ def test_no_codec_is_begun_that_may_not_end_in_time() -> None:
         def works() -> Iterator[float]:
             yield from costs_s
 
-        count, left = 0, TimeLeft(limit_s, clock)
-        for cost_s in in_time(alone, works(), left):
+        count, time_left = 0, TimeLeft(limit_s, clock)
+        for cost_s in in_time(alone, works(), time_left):
             clock.now += cost_s
             count += 1
         return count
@@ -121,14 +121,14 @@ def test_plans_are_tried_in_the_time_that_is_left(tmp_path: Path, monkeypatch) -
     """A turn of two plans takes as long as the clock is told; nothing is trained."""
     clock, rounds = Clock(), list[int]()
     plans = [plan("sgd"), plan("qsgd", 0.08)]
-    taken: dict[str, list[float]] = {"sgd": [0.1] * 3, "qsgd": [0.05] * 3}
+    step_times: dict[str, list[float]] = {"sgd": [0.1] * 3, "qsgd": [0.05] * 3}
 
     def play_turn(
-        draft: object, transport: object, device: object, some, steps: int
+        draft: object, transport: object, device: object, plans, steps: int
     ) -> list[Turns]:
-        rounds.append(len(some))
+        rounds.append(len(plans))
         clock.now += 2.0
-        return [[taken[one.name]] for one in some]
+        return [[step_times[plan.name]] for plan in plans]
 
     monkeypatch.setattr(plan_trials, "play_turn", play_turn)
     monkeypatch.setattr(plan_trials, "end_trials", lambda draft, transport: None)
@@ -136,9 +136,9 @@ def test_plans_are_tried_in_the_time_that_is_left(tmp_path: Path, monkeypatch) -
 
     def tried(limit_s: float) -> list[str]:
         rounds.clear()
-        left = TimeLeft(limit_s, clock)
-        found = try_plans(job, transport, torch.device("cpu"), plans, left)
-        return [one.name for one in found]
+        time_left = TimeLeft(limit_s, clock)
+        trials = try_plans(job, transport, torch.device("cpu"), plans, time_left)
+        return [trial.name for trial in trials]
 
     assert tried(100.0) == ["qsgd", "sgd"]
     assert len(rounds) == 6
@@ -153,36 +153,48 @@ def measured(run: Settings, codecs: int | None = None) -> JobMeasurements:
     """Returns measurements in which every codec costs the same, so that dense gradients are never
     slower.
     """
-    some = families(run, "auto")
+    candidates = families(run, "auto")
     job = make_job(replace(run, code="sgd", memory="none").resolved(), run.n)
-    sizes = {name: one.shape for name, one in job.model.named_parameters()}
+    sizes = {name: parameter.shape for name, parameter in job.model.named_parameters()}
     gradient = {name: torch.zeros(shape) for name, shape in sizes.items()}
-    count, known = len(gradient), codecs_of(some)[:codecs]
+    count, codecs_measured = len(gradient), codecs_of(candidates)[:codecs]
     profile = Profile(0.005, tuple(0.005 * n / count for n in range(1, count + 1)), 0.005, gradient)
-    costs = [Costs(str(one), (Cost(0.01, 0.01, 1e6),) * count, Cost(), 1, False) for one in known]
-    errors = [CompressionErrors.of(one, (0.0,) * count) for one in known]
+    costs = [
+        Costs(str(codec), (Cost(0.01, 0.01, 1e6),) * count, Cost(), 1, False)
+        for codec in codecs_measured
+    ]
+    errors = [CompressionErrors.of(codec, (0.0,) * count) for codec in codecs_measured]
     return JobMeasurements(Scenario(profile, 2, Link(1e6, 0.0)), (*costs,), (*errors,))
 
 
 def test_a_choice_that_is_dense_throughout_is_the_dense_one(tmp_path: Path) -> None:
     run = settings(tmp_path, code="auto")
-    found = propose_codecs(run, families(run, "auto"), measured(run))
-    plans = [one.candidate(run) for one in found]
-    assert found[0].name == "dense"
-    assert len({one.changes for one in plans}) == len(plans)
-    assert [one.name for one in found if set(one.codecs.codes.values()) == {"sgd"}] == ["dense"]
+    proposals = propose_codecs(run, families(run, "auto"), measured(run))
+    plans = [plan.candidate(run) for plan in proposals]
+    assert proposals[0].name == "dense"
+    assert len({plan.changes for plan in plans}) == len(plans)
+    assert [plan.name for plan in proposals if set(plan.codecs.codes.values()) == {"sgd"}] == [
+        "dense"
+    ]
 
 
 def test_codecs_that_there_was_no_time_for_are_not_chosen(tmp_path: Path) -> None:
     run = settings(tmp_path, code="auto")
-    some, found = families(run, "auto"), measured(run, 4)
-    kept = measured_families(some, found)
-    assert [one.memory for one in kept] == ["none", "dgc"]  # each family has its share of four
-    assert {str(codec) for one in kept for codec in one.codecs} == {
-        costs.spec for costs in found.costs
+    candidates, measurements = families(run, "auto"), measured(run, 4)
+    remaining = measured_families(candidates, measurements)
+    assert [family.memory for family in remaining] == [
+        "none",
+        "dgc",
+    ]  # each family has its share of four
+    assert {str(codec) for family in remaining for codec in family.codecs} == {
+        costs.spec for costs in measurements.costs
     }
-    names = {code for one in propose_codecs(run, kept, found) for code in one.codecs.codes.values()}
-    assert names <= {costs.spec for costs in found.costs}
+    names = {
+        code
+        for family in propose_codecs(run, remaining, measurements)
+        for code in family.codecs.codes.values()
+    }
+    assert names <= {costs.spec for costs in measurements.costs}
 
 
 def test_what_was_not_tried_must_gain_more_than_predictions_are_off() -> None:

@@ -39,7 +39,7 @@ def plan(name: str, predicted_s: float, **changes: str) -> PlanCandidate:
 
 
 def names(plans: list[PlanCandidate]) -> str:
-    return "".join(one.name for one in plans)
+    return "".join(plan.name for plan in plans)
 
 
 def test_what_may_turn_out_best_is_tried_and_what_the_others_are_held_against() -> None:
@@ -53,9 +53,9 @@ def test_what_may_turn_out_best_is_tried_and_what_the_others_are_held_against() 
 def test_steps_that_take_long_are_tried_with_fewer_plans() -> None:
     slow = [plan(name, time, code=name) for name, time in zip("abc", (0.5, 0.4, 0.3), strict=True)]
     assert names(worth_trying(slow)) == "abc"
-    slow = [replace(one, predicted_s=1.5 * one.predicted_s) for one in slow]
+    slow = [replace(plan, predicted_s=1.5 * plan.predicted_s) for plan in slow]
     assert names(worth_trying(slow)) == "ac"  # the first is what the others are held against
-    assert worth_trying([replace(one, predicted_s=10 * one.predicted_s) for one in slow]) == []
+    assert worth_trying([replace(plan, predicted_s=10 * plan.predicted_s) for plan in slow]) == []
 
 
 def test_the_first_and_the_fastest_have_more_turns() -> None:
@@ -80,7 +80,7 @@ def test_the_first_stays_unless_another_gains_enough_in_most_turns() -> None:
 
 def test_a_line_says_what_became_of_plans() -> None:
     trials = winner_first([("a", 1.0), ("b", 2.0)], [[[1.0], [1.0]], [[0.5], [0.5]]])
-    assert [one.name for one in trials] == ["b", "a"]
+    assert [trial.name for trial in trials] == ["b", "a"]
     assert expected(trials, 7.0) == 0.5
     assert expected((), 7.0) == 7.0
     assert trials_text(trials) == "; 500.0 in trial steps (a 1000.0)"
@@ -90,14 +90,14 @@ def test_a_line_says_what_became_of_plans() -> None:
 
 def test_messages_are_those_that_steps_were_shortest_with() -> None:
     flow = Flow((0.1, 0.2), (Times(0.0, 1.0, 0.0),) * 2, Times(0.0, 0.5, 0.0), 0.0)
-    found = MessagePlan("auto", (1, 2), "of this", flow.done((1, 2)), 3.0, 2.0, 1.0, ())
+    messages = MessagePlan("auto", (1, 2), "of this", flow.done((1, 2)), 3.0, 2.0, 1.0, ())
     plans = {(1, 2): plan("auto", 1.0), (2,): plan("one", 1.5)}
     trials = (TrialResult("one", 1.5, 1.0), TrialResult("auto", 1.0, 2.0))
-    best = after_trials(found, plans, trials, flow)
+    best = after_trials(messages, plans, trials, flow)
     assert (best.cuts, best.step_s, best.trials) == ((2,), 1.5, trials)
     assert best.exchange_s == flow.done((2,))
     assert MessagePlan.read(asdict(best)) == best
-    assert after_trials(found, plans, (), flow).cuts == (1, 2)
+    assert after_trials(messages, plans, (), flow).cuts == (1, 2)
 
 
 @pytest.mark.long(cases=("Allgather",))

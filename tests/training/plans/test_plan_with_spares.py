@@ -80,7 +80,7 @@ def test_a_spare_serves_with_the_codecs_that_the_others_chose(
         except ValueError as error:
             assert (transport.rank, str(error)) == (2, DEFECT)  # noqa: PT017  # of a thread
 
-    together([partial(body, one) for one in transports], lambda: transports[0].abort(1))
+    together([partial(body, transport) for transport in transports], lambda: transports[0].abort(1))
     assert "lost rank 2 (worker), step 2: Traceback" in capfd.readouterr().err
     notes = [event.text for event in events if isinstance(event, Caution)]
     assert "worker 3, a spare, takes part from step 3 on" in notes

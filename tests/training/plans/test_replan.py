@@ -105,7 +105,7 @@ def auto(folder: Path, **changes: Any) -> Settings:
 def as_predicted(*words: Any) -> tuple[TrialResult, ...]:
     """Tries plans in real steps, and reports the predicted times as the measured ones."""
     trials = [replace(trial, taken_s=trial.predicted_s) for trial in try_plans(*words)]
-    return tuple(sorted(trials, key=lambda one: one.taken_s))
+    return tuple(sorted(trials, key=lambda trial: trial.taken_s))
 
 
 def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
@@ -124,14 +124,18 @@ def run_ranks(run: Settings, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
     monkeypatch.setattr(planner, "make_job", one_by_one)
     monkeypatch.setattr(planner, "try_plans", as_predicted)
     transports = network(run.n)
-    bodies = [partial(run_rank, run, one, events.append, lambda: False) for one in transports]
+    bodies = [
+        partial(run_rank, run, transport, events.append, lambda: False) for transport in transports
+    ]
     together(bodies, lambda: transports[0].abort(1))
     return events
 
 
-def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+def same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
     """True if two states have the same bits."""
-    return one.keys() == other.keys() and all(held.equal(other[name]) for name, held in one.items())
+    return first.keys() == second.keys() and all(
+        tensor.equal(second[name]) for name, tensor in first.items()
+    )
 
 
 @pytest.mark.long(cases=("Allgather",))
@@ -144,7 +148,7 @@ def test_steps_that_are_not_as_predicted_have_other_codecs_and_what_was_kept(
 
     def spied(state: Any, memory: Any, model: Any) -> None:
         restore(state, memory, model)
-        held.append({name: one.clone() for name, one in worker_state(memory, model).items()})
+        held.append({name: tensor.clone() for name, tensor in worker_state(memory, model).items()})
 
     monkeypatch.setattr(
         f"atomo.training.loop.{'worker' if case['n'] == 3 else 'replica'}.restore", spied
@@ -214,10 +218,10 @@ def test_other_messages_carry_on_what_was_kept(
     run = auto(tmp_path / "changed", **plain)
     job = make_job(run, run.n)
     tensors = len(shapes(job.model))
-    one = MessagePlan(
+    single = MessagePlan(
         "auto", (tensors,), job_hash(job, "auto"), 1.0, 1.0, 1.0, 0.5, (), step_s=1e-9
     )
-    keep_plan(tmp_path / "changed", Plan(messages=one))
+    keep_plan(tmp_path / "changed", Plan(messages=single))
     events = run_ranks(run, monkeypatch)
     (again,) = (event for event in events if isinstance(event, ProbedAgain))
     assert again.changed
@@ -230,7 +234,7 @@ def test_other_messages_carry_on_what_was_kept(
     assert same(changed.model, same_messages.model)
     assert same(changed.optimizer, same_messages.optimizer)
     assert all(map(same, changed.workers, same_messages.workers))
-    assert any(bool(kept.any()) for kept in changed.workers[0].values())
+    assert any(bool(residual.any()) for residual in changed.workers[0].values())
 
 
 def again_as(kept_as: Mapping[str, Any]) -> str:
@@ -262,9 +266,9 @@ def test_a_run_that_measures_again_goes_on_from_where_it_is(tmp_path: Path) -> N
     job = make_job(run, 2)
     assert RunRecorder(job, pytest.fail).snapshot() is None
     again = ProbedAgain(5, 1.0, 1.0, 1.0, 1.0, False, 1.0, "")
-    found = RunRecorder(replace(job, again=again), pytest.fail).snapshot()
-    assert found is not None
-    assert found.step == 4
+    snapshot = RunRecorder(replace(job, again=again), pytest.fail).snapshot()
+    assert snapshot is not None
+    assert snapshot.step == 4
 
 
 def test_who_goes_back_to_before_a_switch_has_the_codecs_of_then(tmp_path: Path) -> None:
@@ -273,11 +277,11 @@ def test_who_goes_back_to_before_a_switch_has_the_codecs_of_then(tmp_path: Path)
     later = [
         replace(first, codes={"a": code}, since=since) for code, since in ((AFTER, 5), ("bf16", 9))
     ]
-    for one in (first, *later):
-        keep_plan(tmp_path, Plan(one))
+    for plan in (first, *later):
+        keep_plan(tmp_path, Plan(plan))
     path = tmp_path / CODECS_FILE
-    found = [read_codecs(path, step) for step in (0, 3, 4, 7, 8, 100)]
-    assert found == [first, first, later[0], later[0], later[1], later[1]]
+    plans = [read_codecs(path, step) for step in (0, 3, 4, 7, 8, 100)]
+    assert plans == [first, first, later[0], later[0], later[1], later[1]]
     keep_plan(tmp_path, Plan(later[0]))  # a run went back there: what came later is another's
     assert read_codecs(path, 100) == later[0]
     assert read_codecs(path, 0) == first
@@ -289,11 +293,11 @@ def test_what_gains_next_to_nothing_is_left_alone(tmp_path: Path) -> None:
     assert chosen is not None
     before = replace(chosen, trials=(TrialResult("dense", 1.0, 9.0),))
     job = replace(make_job(chosen.applied(run), run.n), plan=Plan(before))
-    some = families(run, "dgc")
-    codecs = codecs_of(some)
+    candidates = families(run, "dgc")
+    codecs = codecs_of(candidates)
     for others_bytes, better in ((1.0, False), (4000.0, True)):
-        found = measured(others_bytes=others_bytes)(job, None, None, codecs)
-        stays, best = weigh_plans(run, job, some, codecs, found)
+        measurements = measured(others_bytes=others_bytes)(job, None, None, codecs)
+        stays, best = weigh_plans(run, job, candidates, codecs, measurements)
         assert (best.step_s * 1.02 < stays.step_s) == better
         assert stays.plan.codecs == replace(chosen, step_s=stays.step_s)
     assert {*map(str, tensor_codecs(job))} == {BEFORE}

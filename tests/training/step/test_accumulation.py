@@ -28,24 +28,24 @@ def test_batches_of_a_step_are_one_large_batch(way, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_told_of_a_step_is_of_all_its_batches(tmp_path):
-    told: dict[str, list[StepDone]] = {}
+    events: dict[str, list[StepDone]] = {}
     for name, batches in {"whole": (24, 1), "parts": (8, 3)}.items():
         own: list[Event] = []
-        size, many = batches
+        size, count = batches
         run_threads(
-            settings(tmp_path / name, batch_size=size, batches_per_step=many, **SHORT), own.append
+            settings(tmp_path / name, batch_size=size, batches_per_step=count, **SHORT), own.append
         )
-        told[name] = [event for event in own if isinstance(event, StepDone)]
-    for one, other in zip(told["whole"], told["parts"], strict=True):
-        assert one.loss == pytest.approx(other.loss, rel=1e-5)
-        assert one.accuracy == other.accuracy
-        assert one.epoch == other.epoch
+        events[name] = [event for event in own if isinstance(event, StepDone)]
+    for whole_step, summed_step in zip(events["whole"], events["parts"], strict=True):
+        assert whole_step.loss == pytest.approx(summed_step.loss, rel=1e-5)
+        assert whole_step.accuracy == summed_step.accuracy
+        assert whole_step.epoch == summed_step.epoch
 
 
 def test_a_checkpoint_of_before_had_one_batch_a_step(tmp_path):
-    mine = settings(tmp_path)
-    old = {name: value for name, value in record(mine).items() if name != "batches_per_step"}
-    check_identity(mine, old, tmp_path)
+    chosen = settings(tmp_path)
+    old = {name: value for name, value in record(chosen).items() if name != "batches_per_step"}
+    check_identity(chosen, old, tmp_path)
     with pytest.raises(ConfigError, match=r"--batches-per-step 2 .before: 1.*"):
         check_identity(settings(tmp_path, batches_per_step=2), old, tmp_path)
 

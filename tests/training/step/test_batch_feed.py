@@ -52,11 +52,11 @@ def test_on_the_cpu_each_is_made_where_it_is_asked_for():
 def test_the_next_one_is_made_ahead_in_a_thread_and_goes_there_without_a_wait(device):
     samples = Numbers()
     feed = Feed(samples, device)
-    with waits() as heard:
+    with waits() as calls:
         first = feed.batch(order(1, 2), lambda: order(3, 4))
         second = feed.batch(order(3, 4), lambda: None)
     feed.close()
-    assert heard == []
+    assert calls == []
     assert is_on_device(first.inputs[0])
     assert first.inputs[0].held.tolist() == [1.125, 2.125]
     assert second.targets.held.tolist() == [3, 4]
@@ -69,9 +69,9 @@ def test_what_was_not_foreseen_is_made_anew(device, asked):
     samples = Numbers()
     feed = Feed(samples, device)
     feed.batch(order(1, 2), lambda: order(3, 4))
-    found = feed.batch(asked, lambda: None)
+    batch = feed.batch(asked, lambda: None)
     feed.close()
-    assert found.inputs[0].held.equal(asked[0] + asked[1] / 8)
+    assert batch.inputs[0].held.equal(asked[0] + asked[1] / 8)
 
 
 def test_images_that_do_not_lie_in_memory_are_made_on_the_host(device):
@@ -88,10 +88,10 @@ def test_images_that_fit_lie_on_the_device_and_are_changed_there_alike(device):
     split = ArraySplit(in_memory(pixels), torch.arange(40) % 7, how, CropFlip())
     feed = Feed(ImageSamples(split), device)
     feed.batch(order(0), lambda: None)  # what is put there once
-    with waits() as heard:
+    with waits() as calls:
         batch = feed.batch(order(9, 0, 39, 9, seed=5), lambda: None)
     feed.close()
-    assert heard == []
+    assert calls == []
     images, labels = split.batch(torch.tensor([9, 0, 39, 9]), 5)
     assert batch.inputs[0].held.equal(images)
     assert batch.targets.held.equal(labels)

@@ -25,13 +25,13 @@ from atomo.workloads import make_task
 LAYERS = Grouping("layer")
 
 
-def asked(folder, name: str = "run", **given: object) -> Settings:
+def asked(folder, name: str = "run", **changes: object) -> Settings:
     short = {
         "n": 3, "max_steps": 4, "eval_freq": 1000, "batch_size": 4, "epochs": 1000, "lr": 0.1,
         "task": "labels(hidden=64)", "dataset": "eurlex4k", "fusion": "layer", "momentum": 0.0,
         "batches_per_step": 2, "data_dir": str(folder), "train_dir": str(folder / name),
     }  # fmt: skip
-    return canonical_settings(with_task(**(short | given)))
+    return canonical_settings(with_task(**(short | changes)))
 
 
 WAYS = [
@@ -65,13 +65,13 @@ def test_training_is_the_same_as_with_whole_gradients(given, tmp_path, monkeypat
         monkeypatch.setattr(module, "row_gradients", lambda job: None)
     whole = asked(tmp_path, "whole", **given)
     run_threads(whole)
-    found, expected = load(tmp_path / "run", 4), load(tmp_path / "whole", 4)
-    for one, other in (
-        (found.model, expected.model),
-        *zip(found.workers, expected.workers, strict=True),
+    snapshot, expected = load(tmp_path / "run", 4), load(tmp_path / "whole", 4)
+    for state, expected_state in (
+        (snapshot.model, expected.model),
+        *zip(snapshot.workers, expected.workers, strict=True),
     ):
-        assert one.keys() == other.keys()
-        assert all(tensor.equal(other[name]) for name, tensor in one.items())
+        assert state.keys() == expected_state.keys()
+        assert all(tensor.equal(expected_state[name]) for name, tensor in state.items())
 
 
 @pytest.mark.parametrize(
@@ -115,11 +115,11 @@ def test_word_vectors_have_gradients_of_rows_where_the_task_says_so(
         built.append(model)
     dense, sparse = built
     weight, buckets = sparse.embedding.weight, plan(shapes(sparse), make_codec("topk"), LAYERS)
-    found, whole = rows_of(weight), torch.empty_like(weight)
+    rows, whole = rows_of(weight), torch.empty_like(weight)
     assert apart(sparse, buckets) == {"embedding.weight"}
     assert apart(dense, buckets) == set()
-    assert len(found.rows) < len(weight)
-    found.write_to(whole)
+    assert len(rows.rows) < len(weight)
+    rows.write_to(whole)
     torch.testing.assert_close(whole, dense.embedding.weight.grad)
 
 
@@ -172,18 +172,18 @@ def test_rows_are_those_of_autograd_in_order_and_once():
         model(words).backward()
         model(words).backward()
         gradients.finish()
-        found = rows["read.weight"]
-        assert found.rows.tolist() == sorted(set(words.tolist()))
+        gradient = rows["read.weight"]
+        assert gradient.rows.tolist() == sorted(set(words.tolist()))
         whole = torch.empty(9, 3)
-        found.write_to(whole)
-        other = Words()
-        other.load_state_dict(model.state_dict())
-        other.read.sparse = False
+        gradient.write_to(whole)
+        reference = Words()
+        reference.load_state_dict(model.state_dict())
+        reference.read.sparse = False
         for _ in range(2):
-            other(words).backward()
-        torch.testing.assert_close(whole, other.read.weight.grad)
+            reference(words).backward()
+        torch.testing.assert_close(whole, reference.read.weight.grad)
         assert gradients.are_finite()
-    found.values[0, 0] = torch.nan
+    gradient.values[0, 0] = torch.nan
     assert not gradients.are_finite()
     gradients.begin()
     gradients.finish()

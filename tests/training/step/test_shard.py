@@ -9,9 +9,9 @@ from atomo.training.job.shard import Shard, steps_per_epoch
 
 def epoch(shards: list[Shard], number: int) -> list[list[int]]:
     """For each worker, its images of one epoch."""
-    each = shards[0].steps_per_epoch
-    wanted = range(number * each + 1, (number + 1) * each + 1)
-    return [[int(i) for step in wanted for i in shard.indices(step)] for shard in shards]
+    length = shards[0].steps_per_epoch
+    steps = range(number * length + 1, (number + 1) * length + 1)
+    return [[int(i) for step in steps for i in shard.indices(step)] for shard in shards]
 
 
 def shards(workers: int, batch_size: int = 4, seed: int = 0) -> list[Shard]:

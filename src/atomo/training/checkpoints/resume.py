@@ -75,7 +75,7 @@ def newest(folder: Path, saved_steps: Sequence[int], say: Callable[[str], object
     errors: list[CheckpointError] = []
     for step in reversed(saved_steps):
         try:
-            # NFS may not show all files of the newest checkpoint yet; older ones need no patience.
+            # NFS may not show all files of the newest checkpoint yet; it shows older files.
             return load(folder, step, patience_s=0.0 if errors else PATIENCE_S)
         except CheckpointError as error:
             errors.append(error)

@@ -1,4 +1,4 @@
-"""Trials of plans: real steps by several candidates, before the run uses one of them.
+"""Trials of plans: real steps by several candidates, before the run uses the best.
 
 A prediction adds up measurements of single parts of a step. They do not contain the interference of
 ranks that share cores, or of several messages on a network; a real step contains both. So the most

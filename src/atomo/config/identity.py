@@ -36,6 +36,8 @@ STATE: Final = (
 """Settings that must be equal unless `--resume anyway` overrides them."""
 METHOD: Final = ("code", "code_schedule", "code_for", "momentum", "nesterov")
 """Settings that must be equal as well if a run continues in its own folder."""
+PLANNED: Final = frozenset({"code", "code_schedule", "code_for"})
+"""Settings that a plan of `--code auto` changes during a run."""
 # Values of settings that checkpoints of earlier versions do not record.
 UNSAID: Final[Mapping[str, object]] = MappingProxyType(
     {
@@ -59,13 +61,16 @@ def record(settings: Settings) -> dict[str, str | int | float | bool]:
     }
 
 
-def check_identity(settings: Settings, recorded: Mapping[str, object], folder: Path) -> list[str]:
+def check_identity(
+    settings: Settings, recorded: Mapping[str, object], folder: Path, *, planned: bool = False
+) -> list[str]:
     """Compares the settings of a run with those of the checkpoint that it continues from.
 
     Args:
         settings: settings of the run.
         recorded: settings of the checkpoint.
         folder: the folder of the checkpoint, for the error.
+        planned: True if a plan chose the codecs: they may differ from those of the checkpoint.
 
     Returns:
         The differences that `--resume anyway` overrides, as "--memory residual (before: none)".
@@ -79,7 +84,8 @@ def check_identity(settings: Settings, recorded: Mapping[str, object], folder: P
             f"{weights[0]}: the weights of the checkpoint in {folder} are of another model; give "
             "the same, another --train-dir, or --resume never"
         )
-    names = STATE if settings.resumes_elsewhere else (*METHOD, *STATE)
+    compared = STATE if settings.resumes_elsewhere else (*METHOD, *STATE)
+    names = [name for name in compared if not (planned and name in PLANNED)]
     changed = differences(settings, recorded, names)
     if changed and settings.resume != ANYWAY:
         raise ConfigError(

@@ -29,10 +29,10 @@ def test_it_is_pytorchs_average_of_the_weights_after_each_step(tmp_path):
             average = AveragedModel(holder, multi_avg_fn=get_ema_multi_avg_fn(0.7))
         average.update_parameters(holder)
     last = load(tmp_path, 6)
-    average = averaged(last.model, last.optimizer)
-    assert average.keys() == last.model.keys()
+    saved = averaged(last.model, last.optimizer)
+    assert saved.keys() == last.model.keys()
     for name, tensor in average.module.items():
-        torch.testing.assert_close(average[name.replace("-", ".")], tensor.data, rtol=0, atol=1e-7)
+        torch.testing.assert_close(saved[name.replace("-", ".")], tensor.data, rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("way", [{"down": "updates"}, {"comm_type": "Allgather", "n": 2}], ids=str)

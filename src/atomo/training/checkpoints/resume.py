@@ -18,13 +18,14 @@ __all__ = ["find_snapshot", "hosts_in", "snapshot_of", "spread"]
 
 
 def find_snapshot(
-    settings: Settings, say: Callable[[str], object] = lambda why: None
+    settings: Settings, say: Callable[[str], object] = lambda why: None, *, planned: bool = False
 ) -> Snapshot | None:
     """Returns the checkpoint that `--resume` selects, or None for a new run.
 
     Args:
         settings: of the run.
         say: receives a message about each damaged checkpoint that is skipped.
+        planned: True if a plan chose the codecs: they may differ from those of the checkpoint.
 
     Raises:
         CheckpointError: the folder of `--resume` has no checkpoint, or no readable checkpoint.
@@ -38,19 +39,24 @@ def find_snapshot(
         if settings.resumes_elsewhere:
             raise CheckpointError(f"--resume {folder}: there is no checkpoint in that folder")
         return None
-    return adapted(settings, newest(folder, saved_steps, say), folder, say)
+    return adapted(settings, newest(folder, saved_steps, say), folder, say, planned=planned)
 
 
 def snapshot_of(settings: Settings, folder: Path, step: int) -> Snapshot:
-    """Returns the checkpoint of a step. Raises the errors of `find_snapshot`."""
-    return adapted(settings, load(folder, step), folder, lambda why: None)
+    """Returns the checkpoint that a new plan continues from; raises as `find_snapshot` does."""
+    return adapted(settings, load(folder, step), folder, lambda why: None, planned=True)
 
 
 def adapted(
-    settings: Settings, snapshot: Snapshot, folder: Path, say: Callable[[str], object]
+    settings: Settings,
+    snapshot: Snapshot,
+    folder: Path,
+    say: Callable[[str], object],
+    *,
+    planned: bool,
 ) -> Snapshot:
     """Returns a checkpoint without the state that the settings of this run cannot continue."""
-    differences = check_identity(settings, snapshot.config, folder)
+    differences = check_identity(settings, snapshot.config, folder, planned=planned)
     if not differences:
         return snapshot
     dropped = []

@@ -130,7 +130,10 @@ class RunRecorder:
     def _find_snapshot(self) -> Snapshot | None:
         again = self._job.again
         if again is None:
-            return find_snapshot(self._job.settings, lambda why: self._tell(Caution(why)))
+            planned = self._job.plan.codecs is not None
+            return find_snapshot(
+                self._job.settings, lambda why: self._tell(Caution(why)), planned=planned
+            )
         # The folder may have later checkpoints of an earlier run.
         return snapshot_of(self._job.settings, self._folder, again.step - 1)
 

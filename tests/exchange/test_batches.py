@@ -41,10 +41,10 @@ class Gathered(Collective):
     def sum(self, addends: Sequence[Addend], what: str) -> None:
         raise NotImplementedError
 
-    def broadcast(self, values: Tensor, what: str) -> None:
+    def broadcast(self, values: Tensor, what: str, root: int = 0) -> None:
         raise NotImplementedError
 
-    def part(self, ranks: Sequence[int], *, one_host: bool) -> Collective:
+    def split(self, ranks: Sequence[int], *, one_host: bool) -> Collective:
         raise NotImplementedError
 
 

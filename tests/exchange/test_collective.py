@@ -112,3 +112,21 @@ def test_a_sum_of_other_sizes_is_refused():
             rank.sum([Addend(torch.ones(8 + 8 * rank.rank), make_codec("sgd"))], "a sum")
 
     together([lambda rank=rank: body(rank) for rank in ranks])
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_sum_at_one_rank_and_a_copy_from_it(root):
+    """The sum begins with the values of the root; a copy keeps the sign of zero."""
+    ranks = [Direct(transport, PATIENCE_S) for transport in network(3)]
+    given = [vector(rank.rank, 1000) for rank in ranks]
+    others = [one for rank, one in enumerate(given) if rank != root]
+    expected = given[root] + others[0] + others[1]
+    expected[0] = given[root][0] = others[0][0] = others[1][0] = -0.0
+
+    def run(rank: Direct) -> None:
+        rank.reduce(given[rank.rank], "a sum", root)
+        rank.broadcast(given[rank.rank], "its copy", root)
+
+    together([lambda rank=rank: run(rank) for rank in ranks])
+    for one in given:
+        assert one.view(torch.int32).equal(expected.view(torch.int32))

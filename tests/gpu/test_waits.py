@@ -157,7 +157,8 @@ def test_a_bucket_of_the_hook_takes_as_many_and_a_look_at_its_peaks():
     chunk = Chunk(0, gradients)
     averager = averager_of("efsignsgd", chunk)._averager
     with waits() as heard:
-        sent = averager.encode(chunk, 1.0, True, lambda work: work())
+        averager.prepare(chunk, True)
+        sent = averager.encode([chunk], lambda work: work())
     assert len(heard) <= 1 + MOST["efsignsgd"][0] + 1, heard  # peaks, signs, the frame
     sent = averager.exchange(sent)
     with waits() as heard:

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import atomo
 from atomo.errors import AtomoError, CheckpointError, ConfigError, DeadlineExpired, Diverged
 from atomo.exchange.collectives.collective import Addend
-from atomo.hooks.adapter.collective import TorchCollective
+from atomo.exchange.collectives.torch_distributed import TorchCollective
 
 RAN = __name__ == "__main__"
 RANK, SIZE, FOLDER = (

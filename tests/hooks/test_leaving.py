@@ -28,7 +28,7 @@ def tell():
     print(ours, threads() - others)
 
 
-from atomo.hooks.adapter.collective import TorchCollective
+from atomo.exchange.collectives.torch_distributed import TorchCollective
 
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 others = threads()

@@ -1,6 +1,7 @@
 """A bucket's flat gradient to a frame, and a frame into a sum."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from torch import Generator, Tensor
 
 from atomo.codecs import Codec
 from atomo.codecs.rows import RowGradient
+from atomo.core.devices import AsyncScalars
 from atomo.core.randomness import derive
 from atomo.errors import CodecError, FrameError, FrameFault
 from atomo.fusion import Bucket, Part
@@ -136,6 +138,15 @@ class Compressor:
         self._worker = worker
         self._sent: dict[int, tuple[Bucket, Bytes, torch.device]] = {}
         self._agreed: dict[str, float] = {}  # by the first parameter of a part
+
+    def begin(self, gradients: Iterable[Float[Tensor, " n"]]) -> None:
+        """Gives the memory the norm of the whole gradient of the step to come.
+
+        Raises:
+            CodecError: the norm is not finite, and the memory needs it.
+        """
+        norms = AsyncScalars(*(flat.norm() for flat in gradients)).values()
+        self.memory.begin(math.hypot(*norms))
 
     def compress(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
         """Encodes a bucket into a frame; the memory keeps what the frame leaves out.

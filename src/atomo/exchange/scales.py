@@ -1,6 +1,6 @@
 """The scales that all workers of a step encode with: the largest that they ask for."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import final
 
 import torch
@@ -9,24 +9,34 @@ from torch import Tensor
 
 from atomo.codecs import Field
 from atomo.errors import FrameError, FrameFault
+from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.compressor import Compressor
+from atomo.exchange.reports import gather
 from atomo.wire import Bytes, Kind, read_header, unpack
 
-__all__ = ["Scales", "adopt_largest", "read_scales"]
+__all__ = ["Scales", "agree_on_scales", "read_scales"]
 
 
-def adopt_largest(
-    compressor: Compressor, names: Sequence[str], proposals: Sequence[Sequence[float]]
+def agree_on_scales(
+    collective: Collective, compressor: Compressor, step: int, proposed: Mapping[str, float]
 ) -> None:
-    """Has a compressor encode with the largest scale that any rank proposes, part by part.
+    """Has all ranks encode with the largest scale that any rank proposes, part by part.
 
     Args:
+        collective: the ranks.
         compressor: of this rank.
-        names: the first parameter of each part, the same on all ranks.
-        proposals: the scales that each rank proposes for these parts.
+        step: the number of the step.
+        proposed: the proposals of this rank, by the first parameter of each part. All ranks name
+            the same parameters, in one order.
+
+    Raises:
+        FrameError: a rank sent something other than as many scales.
     """
+    section = torch.tensor([*proposed.values()], dtype=torch.float64)
+    frames = gather(collective, Kind.SCALES, step, section, "the scales")
+    proposals = [read_scales(frame, len(proposed)) for frame in frames]
     largest = map(max, zip(*proposals, strict=True))
-    compressor.agree(dict(zip(names, largest, strict=True)))
+    compressor.agree(dict(zip(proposed, largest, strict=True)))
 
 
 def read_scales(frame: Bytes, *counts: int) -> list[float]:

@@ -18,10 +18,10 @@ from typing_extensions import Unpack
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
+from atomo.exchange.collectives.meeting import SOON_S
+from atomo.exchange.collectives.torch_distributed import TorchCollective
 from atomo.hooks.adapter.chunks import Chunk
-from atomo.hooks.adapter.collective import TorchCollective
 from atomo.hooks.adapter.exchange import Exchange
-from atomo.hooks.adapter.meeting import SOON_S
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.hooks.optimizers.adam import warn_of_adam

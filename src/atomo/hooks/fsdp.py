@@ -15,8 +15,8 @@ from typing_extensions import Unpack
 
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
+from atomo.exchange.collectives.torch_distributed import TorchCollective
 from atomo.hooks.adapter.chunks import Chunk
-from atomo.hooks.adapter.collective import TorchCollective
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.ddp import ADVICE
 from atomo.hooks.hook_config import make_exchange

@@ -13,18 +13,18 @@ from atomo.config.resolve_codec import required_memory
 from atomo.errors import ConfigError
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.collectives.hosts import find_hosts
+from atomo.exchange.collectives.intra_host_group import split_hosts
 from atomo.exchange.compressor import Compressor
 from atomo.hooks.adapter.agreement import check_alike
 from atomo.hooks.adapter.averager import Averager
 from atomo.hooks.adapter.chunks import Codecs
 from atomo.hooks.adapter.dense import NEVER, DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
-from atomo.hooks.adapter.intra_host import enter
-from atomo.hooks.adapter.memory_owner import owner_of
 from atomo.hooks.code_spec import CodeSpec, ReductionType, parse_code, reduction_of
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
 from atomo.hooks.states.bucket_layout import BucketLayout
+from atomo.hooks.states.memory_owner import owner_of
 from atomo.hooks.states.own_memory import check_fresh, take
 from atomo.memory import (
     Memory,
@@ -260,7 +260,7 @@ def make_exchange(
     if hosts.flat:
         averager, inside = make_averager(config, collective, parameters, decay), None
     else:
-        inside, between = enter(hosts, collective)
+        inside, between = split_hosts(hosts, collective)
         averager = make_averager(config, between, parameters, decay)
     return Exchange(averager, parameters, owner, inside, layout, config.about, meter)
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.collectives.direct import Direct
-from atomo.hooks.adapter.collective import TorchCollective
+from atomo.exchange.collectives.torch_distributed import TorchCollective
 from atomo.transports import Transport, connect, network
 
 __all__ = ["join_job"]

@@ -88,10 +88,10 @@ class SingleRank(Collective):
             self.half |= field.dtype.itemsize == HALF_BYTES
         self.rounds += 1
 
-    def broadcast(self, values: Tensor, label: str) -> None:
-        del values, label  # the rank has its own values already
+    def broadcast(self, values: Tensor, label: str, root: int = 0) -> None:
+        del values, label, root  # the rank has its own values already
 
-    def part(self, ranks: Sequence[int], *, one_host: bool) -> "SingleRank":
+    def split(self, ranks: Sequence[int], *, one_host: bool) -> "SingleRank":
         del ranks, one_host
         return self
 

@@ -1,5 +1,7 @@
 """Buckets in half precision, as DDP has them of a model of that: taken where they lie."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hooks.gradient_layouts import PARAMETERS, apart, padded, row_of, strided
@@ -23,10 +25,10 @@ CODECS = Codecs(make_codec("qsgd"))
 def test_a_bucket_in_half_precision_is_taken_where_it_lies(dtype):
     chunk, flat = row_of(dtype), torch.full((630,), 7.0)
     bucket = bucket_of(0, chunk.parameters, CODECS)
-    given, peaks = taken(bucket, chunk, 1.0, flat, reads=True)
+    given, peaks = taken(bucket, chunk, flat, reads=True)
     assert given.data_ptr() == chunk.whole.data_ptr()
     assert flat.eq(7).all()
-    wide, wide_peaks = taken(bucket, row_of(torch.float32), 1.0, flat, reads=True)
+    wide, wide_peaks = taken(bucket, row_of(torch.float32), flat, reads=True)
     assert wide is flat
     assert wide.to(dtype).equal(given)
     rounded, exact = (
@@ -39,7 +41,7 @@ def test_what_is_scaled_or_not_read_so_is_widened_into_the_room_of_the_mean():
     chunk, flat = row_of(torch.bfloat16), torch.empty(630)
     bucket = bucket_of(0, chunk.parameters, CODECS)
     for scale, reads in ((2.0, True), (1.0, False)):
-        given, _ = taken(bucket, chunk, scale, flat, reads)
+        given, _ = taken(bucket, replace(chunk, scale=scale), flat, reads)
         assert given is flat
         assert flat.equal(chunk.whole.float() / scale)
 
@@ -49,7 +51,7 @@ def test_what_is_scaled_or_not_read_so_is_widened_into_the_room_of_the_mean():
 def test_what_lies_otherwise_is_joined_in_half_precision_in_that_room(dtype, lay):
     chunk, flat = lay(row_of(dtype)), torch.empty(630)
     bucket = bucket_of(0, chunk.parameters, CODECS)
-    given, peaks = taken(bucket, chunk, 1.0, flat, reads=True)
+    given, peaks = taken(bucket, chunk, flat, reads=True)
     assert given.data_ptr() == flat.data_ptr()
     assert given.equal(torch.cat([one.flatten() for one in chunk.gradients.values()]))
     largest = [one.abs().amax().float() for one in chunk.gradients.values()]
@@ -93,5 +95,5 @@ def test_what_is_not_finite_is_told():
     chunk = row_of(torch.float16)
     chunk.gradients["b"][3] = float("inf")
     bucket = bucket_of(0, chunk.parameters, CODECS)
-    peaks = taken(bucket, chunk, 1.0, torch.empty(630), reads=True)[1]
+    peaks = taken(bucket, chunk, torch.empty(630), reads=True)[1]
     assert [peak >= INFINITY for peak in peaks] == [False, True]

@@ -88,7 +88,8 @@ def averager_of(code: str, memory: str = "auto") -> Averager:
 def average(averager: Averager, chunk: Chunk) -> Widenings:
     """Runs one step of an averager, and records its tensors."""
     with Widenings() as seen:
-        sent = averager.encode(chunk, 1.0, True, lambda work: work())
+        averager.prepare(chunk, True)
+        sent = averager.encode([chunk], lambda work: work())
         averager.decode(averager.exchange(sent), True)
     return seen
 

@@ -18,10 +18,10 @@ from atomo.errors import ConfigError, DeadlineExpired, Diverged, PeerLost, Trans
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.collectives.direct import Direct
 from atomo.exchange.collectives.hosts import hosts_named
+from atomo.exchange.collectives.intra_host_group import split_hosts
 from atomo.hooks.adapter.averager import Averager
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
-from atomo.hooks.adapter.intra_host import enter
 from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.hooks.states.rank_files import load_ranks, save_rank
 from atomo.options.hierarchy import canonical_hierarchy
@@ -261,7 +261,7 @@ def test_hosts_may_be_anywhere():
 
     def run(rank: int) -> None:
         hosts = hosts_named([b"a", b"b", b"b", b"a", b"a"])
-        inside, between = enter(hosts, Direct(transports[rank], PATIENCE_S))
+        inside, between = split_hosts(hosts, Direct(transports[rank], PATIENCE_S))
         found[rank] = (inside.leads, between.rank, between.size)
 
     together([lambda rank=rank: run(rank) for rank in range(5)], lambda: transports[0].abort(1))

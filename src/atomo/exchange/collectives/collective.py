@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.codecs import Codec
+from atomo.codecs.dense_fallback import DENSE
 from atomo.wire import Bytes
 
 __all__ = ["Addend", "Collective"]
@@ -79,13 +80,28 @@ class Collective(ABC):
             what: names them in errors, the same on all ranks.
         """
 
-    @abstractmethod
-    def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
-        """Replaces values by those of rank 0, bit for bit.
+    def reduce(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+        """Replaces the values of rank `root` by the sum over all ranks.
+
+        The values of other ranks are scratch space. Unless a subclass does better, all ranks get
+        the sum.
 
         Args:
             values: float32 and contiguous, of the same size on every rank.
             what: names them in errors, the same on all ranks.
+            root: the rank that needs the sum.
+        """
+        del root
+        self.sum([Addend(values, DENSE)], what)
+
+    @abstractmethod
+    def broadcast(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+        """Replaces values by those of rank `root`, bit for bit.
+
+        Args:
+            values: float32 and contiguous, of the same size on every rank.
+            what: names them in errors, the same on all ranks.
+            root: the rank that has the values.
         """
 
     def meet(self, what: str, hint: str) -> None:
@@ -98,13 +114,13 @@ class Collective(ABC):
         del what, hint  # of most, an operation that meets another one is an error
 
     @abstractmethod
-    def part(self, ranks: Sequence[int], *, one_host: bool) -> "Collective":
-        """Makes the collective of some of the ranks, this one among them, for another thread.
+    def split(self, ranks: Sequence[int], *, one_host: bool) -> "Collective":
+        """Makes a collective of some ranks, among them this rank, for another thread.
 
-        Every rank makes as many parts, in the same order; those that the ranks make at a time have
-        no rank in common.
+        Every rank splits equally often, in the same order. The collectives of one split have no
+        rank in common.
 
         Args:
             ranks: increasing, which is the order of their new numbers.
-            one_host: whether they count as one host, and not as a host each.
+            one_host: True if the ranks count as one host; False if each counts as a host.
         """

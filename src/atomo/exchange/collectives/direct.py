@@ -11,15 +11,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final, final
 
-import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.errors import FrameError
+from atomo.codecs.dense_fallback import DENSE
 from atomo.exchange.collectives.collective import Addend, Collective
 from atomo.exchange.collectives.device_sum import is_unrounded, sum_on_device
-from atomo.exchange.collectives.pieces import Turn, chunks_of
+from atomo.exchange.collectives.pieces import Turn, add, chunks_of, packed
 from atomo.exchange.collectives.summation import Summation
 from atomo.transports import Subgroup, Transport
 from atomo.wire import Bytes
@@ -80,19 +78,25 @@ class Direct(Collective):
             source = (self.rank - turn.distance) % self.size
             work.take(turn, source, self._receive(source, what))
 
-    def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
-        if self.rank == 0:
-            # A copy, since nobody says when it has left.
-            frame = np.frombuffer(values.cpu().numpy().tobytes(), np.uint8)
+    def reduce(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+        piece = [Addend(values, DENSE)]
+        if self.rank != root:
+            self._transport.send(root, packed(piece, what), what)
+            return
+        for peer in sorted(self._peers()):  # in one order: equal runs give equal bits
+            add(self._receive(peer, what), piece, what)
+
+    def broadcast(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+        if self.rank == root:
+            # A copy, since the sender does not learn when it has left.
+            frame = packed([Addend(values, DENSE)], what)
             for peer in self._peers():
                 self._transport.send(peer, frame, what)
             return
-        data = self._receive(0, what)
-        if data.size != values.nbytes:
-            raise FrameError(f"rank 0 gave {data.size} bytes of {what}, not {values.nbytes}")
-        values.copy_(torch.from_numpy(data.copy()).view(torch.float32))
+        # Added to -0.0, every value keeps its bits, also a zero its sign.
+        add(self._receive(root, what), [Addend(values.fill_(-0.0), DENSE)], what)
 
-    def part(self, ranks: Sequence[int], *, one_host: bool) -> "Direct":
+    def split(self, ranks: Sequence[int], *, one_host: bool) -> "Direct":
         channel = self._transport.dup(self._timeout_s)
         return Direct(Subgroup(channel, ranks, one_host=one_host), self._timeout_s)
 

@@ -4,7 +4,6 @@ Threads encode, one thread sends, and one thread receives and decodes. Buckets a
 order of their numbers on all ranks; the backward pass may complete them in another order.
 """
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -12,22 +11,21 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.core.devices import AsyncScalars, SideStreams
+from atomo.core.devices import SideStreams
 from atomo.exchange.base import Communicator, Exchanged, Reduction
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.compressor import Compressor
 from atomo.exchange.engine.busy_intervals import BusyIntervals
+from atomo.exchange.engine.held_gradients import HeldGradients
 from atomo.exchange.engine.stages import StagePipeline, StageWork, Submission
 from atomo.exchange.engine.threads import one_thread
 from atomo.exchange.report import Report
-from atomo.exchange.reports import gather, tell
-from atomo.exchange.scales import adopt_largest, read_scales
+from atomo.exchange.reports import tell
+from atomo.exchange.scales import agree_on_scales
 from atomo.fusion import Bucket
-from atomo.wire import Kind
 
 __all__ = ["Averaged", "Pipeline", "Settled"]
 
@@ -129,16 +127,16 @@ class Pipeline(Communicator):
         self._step = PipelineStep(step, self._reduction, out, self._averaged)
         self._agreeing = any(bucket.agreeing for bucket in buckets)
         # A norm or a scale of the whole gradient must be known before any of it is encoded.
-        self._needs_whole = self._agreeing or self._compressor.memory.needs_norm
+        holds = self._agreeing or self._compressor.memory.needs_norm
+        self._held: HeldGradients[tuple[int, Float[Tensor, " n"]]] = HeldGradients(holds)
         self._pushed: dict[int, Float[Tensor, " n"]] = {}
         self._submitted: list[Submission[Any, Any]] = []
         self._works: list[BucketWork] = []
         self._wait_before_s = self._collective.wait_s
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        self._pushed[bucket.number] = flat
-        if not self._needs_whole:
-            self._release()
+        self._pushed.update(self._held.push((bucket.number, flat)))
+        self._release()
 
     def average(self, report: Report) -> Exchanged:
         call_time = time.perf_counter()
@@ -150,7 +148,7 @@ class Pipeline(Communicator):
 
     def settle(self) -> Settled:
         """Waits for the mean of every bucket. Arguments and errors as of `average`."""
-        return self._settled(self._release_whole() if self._needs_whole else 0.0)
+        return self._settled(self._release_whole() if self._held.holds else 0.0)
 
     def come_to_rest(self) -> None:
         """Waits until no work of an interrupted step is in progress.
@@ -213,8 +211,8 @@ class Pipeline(Communicator):
         Returns:
             Seconds that this rank waited for other ranks.
         """
-        norms = AsyncScalars(*(flat.norm() for flat in self._pushed.values())).values()
-        self._compressor.memory.begin(math.hypot(*norms))
+        self._pushed.update(self._held.release())
+        self._compressor.begin(self._pushed.values())
         if self._agreeing:
             self._agree()
         self._release()
@@ -225,7 +223,4 @@ class Pipeline(Communicator):
         proposed: dict[str, float] = {}
         for bucket in self._buckets:
             proposed |= self._compressor.propose(bucket, self._pushed[bucket.number])
-        section = torch.tensor([*proposed.values()], dtype=torch.float64)
-        frames = gather(self._collective, Kind.SCALES, self._step.number, section, "the scales")
-        scales = [read_scales(frame, len(proposed)) for frame in frames]
-        adopt_largest(self._compressor, [*proposed], scales)
+        agree_on_scales(self._collective, self._compressor, self._step.number, proposed)

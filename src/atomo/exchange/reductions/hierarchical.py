@@ -26,19 +26,7 @@ from atomo.exchange.report import Report
 from atomo.exchange.reports import tell
 from atomo.fusion import Bucket
 
-__all__ = ["Hierarchical", "HostPlace", "MeanSender"]
-
-
-@final
-@dataclass(frozen=True)
-class HostPlace:
-    """The place of a rank among hosts."""
-
-    inside: IntraHostGroup
-    rails: Sequence[int]
-    """The rail of each bucket: the rank of each host that compresses it."""
-    share: float
-    """The factor on a host's sum that makes the mean over hosts the mean over ranks."""
+__all__ = ["Hierarchical", "MeanSender"]
 
 
 @final
@@ -50,33 +38,40 @@ class MeanSender:
 
     def __call__(self, bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
         """Sends it, in the thread that has decoded it."""
-        self.inside.give(mean, label_of(bucket))
+        self.inside.broadcast(mean, label_of(bucket), self.inside.rank)
 
 
 @final
 class Hierarchical(Communicator):
     """A communicator over all ranks, by another one over a rank of each host."""
 
-    def __init__(self, everyone: Collective, place: HostPlace, between: Pipeline | None) -> None:
+    def __init__(
+        self,
+        everyone: Collective,
+        inside: IntraHostGroup,
+        rails: Sequence[int],
+        between: Pipeline | None,
+    ) -> None:
         """Makes a communicator.
 
         Args:
-            everyone: all ranks, who tell each other their reports.
-            place: of this rank.
+            everyone: all ranks, which exchange their reports.
+            inside: the ranks of this rank's host.
+            rails: the rail of each bucket: the rank of each host that compresses it.
             between: over this rank's rail, with a `MeanSender`; None: it has no rail.
         """
-        self._everyone, self._inside, self._place = everyone, place.inside, place
+        self._everyone, self._inside, self._rails = everyone, inside, rails
         self._between = between
         self._summer = ThreadPoolExecutor(1, "sum inside", one_thread)
         self._taker = ThreadPoolExecutor(1, "take inside", one_thread)
 
     def begin(self, step: int, buckets: Sequence[Bucket], out: Float[Tensor, " n"]) -> None:
         self._step, self._buckets = step, buckets
-        rails, rank = self._place.rails, self._inside.rank
+        rails, rank = self._rails, self._inside.rank
         self._pushed: dict[int, Float[Tensor, " n"]] = {}
         self._summing: list[Future[None]] = []
         self._busy = BusyIntervals()
-        self._before_s = self._inside.up_s + self._inside.down_s
+        self._before_s = self._inside.wait_s
         if self._between:
             own = [bucket for bucket in buckets if rails[bucket.number] == rank]
             self._between.begin(step, own, out)
@@ -101,26 +96,24 @@ class Hierarchical(Communicator):
         )
         for taking in self._taking:
             taking.result()
-        wait_s = settled.wait_s + self._inside.up_s + self._inside.down_s - self._before_s
+        wait_s = settled.wait_s + self._inside.wait_s - self._before_s
         full = replace(report, encode_s=settled.encode_s, wait_s=wait_s)
         reports = tell(self._everyone, self._step, full)
         busy = settled.busy | self._busy
         return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
 
     def _sum(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        rail = self._place.rails[bucket.number]
+        rail = self._rails[bucket.number]
         with self._busy.busy():
-            self._inside.sum_at(rail, flat, label_of(bucket))
-            if rail != self._inside.rank:
-                return
-            if self._place.share != 1:
-                flat.mul_(self._place.share)
+            self._inside.reduce(flat, label_of(bucket), rail)
+        if rail != self._inside.rank:
+            return
         assert self._between is not None  # it has a rail
         self._between.push(bucket, flat)
 
     def _take(self, bucket: Bucket, out: Float[Tensor, " n"]) -> None:
         mean = out[bucket.offset : bucket.offset + bucket.size]
-        self._inside.take(self._place.rails[bucket.number], mean, label_of(bucket))
+        self._inside.broadcast(mean, label_of(bucket), self._rails[bucket.number])
 
 
 def label_of(bucket: Bucket) -> str:

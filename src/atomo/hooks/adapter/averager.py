@@ -11,34 +11,31 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final, final
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.core.devices import to_host
-from atomo.errors import CodecError, FrameError
+from atomo.errors import CodecError
 from atomo.exchange.base import Reduction, Usage
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.compressor import Compressor
 from atomo.exchange.engine.announcements import NotFinite
 from atomo.exchange.reductions.low_rank import NotFiniteSum
-from atomo.exchange.scales import adopt_largest
+from atomo.exchange.scales import agree_on_scales
 from atomo.fusion import Bucket
 from atomo.hooks.adapter.chunks import Chunk, Codecs, bucket_of, spread, taken, usage_of
 from atomo.hooks.adapter.dense import NEVER, DensePolicy
 from atomo.hooks.adapter.in_flight import InFlight, ScratchSpace
 from atomo.hooks.adapter.stats import Stats
+from atomo.hooks.adapter.step_skipper import StepSkipper
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
 from atomo.memory import Memory
-from atomo.wire import Bytes
 
 __all__ = ["Averager", "Encoding", "RunInExchange"]
 
 ALL_STEP: Final = "has every rank registered its hook, ddp.register_comm_hook(state, hook)?"
-Snapshot = tuple[dict[str, Tensor], dict[str, Tensor]]  # of the memory and of the reduction
-RunInExchange = Callable[[Callable[[], list[Bytes]]], list[Bytes]]
+RunInExchange = Callable[[Callable[[], None]], None]
 Encoding = tuple[Codecs, Reduction[Any, Any]]
 """The codecs of some steps, and how what they encode is averaged."""
 
@@ -47,16 +44,16 @@ Encoding = tuple[Codecs, Reduction[Any, Any]]
 class Averager:
     """Replaces gradients by their average over all ranks, bit for bit the same on each.
 
-    Each chunk passes `encode`, `exchange` and `decode`, with the same chunks in the same order on
-    every rank. Each stage has one thread at a time; while a chunk is in one stage, the next chunk
-    may be in the stage before. A step ends before the next one begins.
+    Each chunk passes `prepare`, `encode`, `exchange` and `decode`, with the same chunks in the same
+    order on every rank. Each stage has one thread at a time; while a chunk is in one stage, the
+    next chunk may be in the stage before. A step ends before the next one begins.
 
-    What the threads share needs no lock. The memory, the decay and the chunks that are held belong
-    to the thread that encodes; the looks at the averages, to the thread that decodes. The number of
-    the step changes in the thread that decodes the last chunk, when nothing is in other stages.
+    What the threads share needs no lock. The memory and the decay belong to the thread that
+    encodes. The number of the step changes in the thread that decodes the last chunk, when nothing
+    is in other stages.
 
-    After an error it is of no more use: the ranks are out of step. A decode error occurs on every
-    rank. All finish the step's exchange before raising, so that no rank blocks.
+    After an error the averager is of no more use: the ranks are out of step. A decode error occurs
+    on every rank. All finish the step's exchange before raising, so that no rank blocks.
     """
 
     def __init__(
@@ -88,12 +85,9 @@ class Averager:
         self.memory, self.collective, self.dense = memory, collective, dense
         self._compressor, self._decay = compressor, decay
         self._dense_first, self._encodings = dense_first, encodings
-        self._skips, self._snapshots = skips, skips and bool(memory.vectors)
-        self._before: Snapshot | None = None
+        self.skipper = StepSkipper(memory, self.reduction, skips)
         self.meter: NoiseMeter | None = None
         """Meter of the codec's noise, where that damps steps."""
-        self._looks: list[Tensor] = []  # True if averages of this step are finite
-        self._held: list[tuple[Chunk, float]] = []  # until the norm of the whole gradient is known
         self._scratch = ScratchSpace()
         self._open = False  # True if a step has begun and more of it is to come
         self._failure: BaseException | None = None
@@ -109,35 +103,35 @@ class Averager:
         """The reduction of the payloads of these codecs."""
         return self._encodings[0][1][1]
 
-    def encode(
-        self, chunk: Chunk, scale: float, last: bool, run_in_exchange: RunInExchange
-    ) -> list[InFlight]:
-        """Encodes this chunk, or all that were held until the norm is known, or nothing yet.
+    def prepare(self, chunk: Chunk, last: bool) -> Chunk:
+        """Returns a chunk for `encode`, in the same thread.
 
         Args:
-            chunk: some parameters' gradients.
-            scale: what they were multiplied with; a memory holds them without it.
+            chunk: gradients, which get the weight decay.
             last: True if it is the last chunk of this step.
-            run_in_exchange: calls a function in the thread of `exchange`, after all that this has
-                to do already.
         """
         if not self._open:
             self._failure = self._failure or self._decode_failure
         self._open = not last
         with self._stopping():
-            if self._snapshots and self._before is None:
-                # A gradient that spoils the step may be the last one to come.
-                self._before = self.memory.state_dict(), self.reduction.state_dict()
+            self.skipper.begin()
             if self.meter is not None:
-                self.meter.before(chunk, scale)
-            self._decay.add_to(chunk.gradients, scale)
-            self._held.append((chunk, scale))
-            if self.memory.needs_norm and not last:
-                return []
-            if self.memory.needs_norm:
-                self._tell_norm()
-            held, self._held = self._held, []
-            return [self._encode(one, of, run_in_exchange) for one, of in held]
+                self.meter.before(chunk, chunk.scale)
+            self._decay.add_to(chunk.gradients, chunk.scale)
+        return chunk
+
+    def encode(self, chunks: Sequence[Chunk], run_in_exchange: RunInExchange) -> list[InFlight]:
+        """Encodes chunks: all of a step, where the memory needs the norm of the whole gradient.
+
+        Args:
+            chunks: those that are prepared.
+            run_in_exchange: calls a function in the thread of `exchange`, after the work that the
+                thread has already.
+        """
+        with self._stopping():
+            if chunks and self.memory.needs_norm:
+                self._announce_norm(chunks)
+            return [self._encode(chunk, run_in_exchange) for chunk in chunks]
 
     def meet(self) -> None:
         """Meets all ranks, in the place of the first exchange.
@@ -155,7 +149,7 @@ class Averager:
             TransportError: the others' part did not arrive.
         """
         with self._stopping():
-            return [self._exchange(one) for one in encoded]
+            return [self._exchange(chunk) for chunk in encoded]
 
     def decode(self, received: Sequence[InFlight], last: bool) -> None:
         """Replaces the gradients by their average, in place; with `last`, closes the step.
@@ -168,8 +162,8 @@ class Averager:
         if self._decode_failure is not None:
             raise self._decode_failure
         try:
-            for one in received:
-                self._decode(one)
+            for chunk in received:
+                self._decode(chunk)
             if last:
                 self._close()
         except BaseException as error:
@@ -180,13 +174,6 @@ class Averager:
         """Ends a step, in the place of `encode`, after chunks of which none was the last."""
         with self._stopping():
             self._open = False
-
-    def look(self, chunk: Chunk) -> None:
-        """Looks at averages as whoever skips the step will look at them: on all ranks alike."""
-        # Half precision may overflow where what was gathered did not.
-        if self._skips:
-            wholes = [*chunk.gradients.values()] if chunk.whole is None else [chunk.whole]
-            self._looks.append(torch.stack([one.isfinite().all() for one in wholes]).all())
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
@@ -204,16 +191,19 @@ class Averager:
         """The codecs and the reduction of this step."""
         if self.dense.covers(self.step):
             return self._dense_first
-        return next(own for begin, own in reversed(self._encodings) if begin <= self.step)
+        return next(e for begin, e in reversed(self._encodings) if begin <= self.step)
 
-    def _tell_norm(self) -> None:
-        norms = [torch.linalg.vector_norm(g, dtype=torch.float32) / of
-                 for chunk, of in self._held for g in chunk.gradients.values()]  # fmt: skip
+    def _announce_norm(self, chunks: Sequence[Chunk]) -> None:
+        norms = [
+            torch.linalg.vector_norm(gradient, dtype=torch.float32) / chunk.scale
+            for chunk in chunks
+            for gradient in chunk.gradients.values()
+        ]
         norm = float(torch.stack(norms).norm())
         if math.isfinite(norm):  # where it is not, the announcement says so
             self.memory.begin(norm)
 
-    def _encode(self, chunk: Chunk, scale: float, run_in_exchange: RunInExchange) -> InFlight:
+    def _encode(self, chunk: Chunk, run_in_exchange: RunInExchange) -> InFlight:
         began = time.perf_counter()
         self.stats.dense_bytes += chunk.dense_bytes
         codecs, reduction = self._encoding
@@ -222,13 +212,13 @@ class Averager:
         usage, gradient = Usage(), flat
         if not reduction.entrywise:
             half = reduction.accepts_half and self._compressor.accepts_half(bucket, flat.device)
-            gradient, peaks = taken(bucket, chunk, scale, flat, half)
+            gradient, peaks = taken(bucket, chunk, flat, half)
             usage = usage_of(bucket, peaks)
         if bucket.agreeing:
             self._agree(bucket, gradient, run_in_exchange)
         encoded = reduction.encode(bucket, gradient, self.step, usage)
         self.stats.encode_s += time.perf_counter() - began
-        return InFlight(chunk, scale, bucket, flat, reduction, encoded)
+        return InFlight(chunk, bucket, flat, reduction, encoded)
 
     def _flat(self, chunk: Chunk, reduction: Reduction[Any, Any]) -> Float[Tensor, " n"]:
         """Returns the room of a chunk's mean; of an entrywise sum, its gradients in any order."""
@@ -237,30 +227,23 @@ class Averager:
         return self._scratch.flat(chunk)
 
     def _agree(self, bucket: Bucket, flat: Tensor, run_in_exchange: RunInExchange) -> None:
-        """Has all ranks encode a bucket with the same scales.
+        """Has all ranks encode a bucket with the same scales. Errors: those of `agree_on_scales`.
 
-        Raises:
-            FrameError: a rank proposed something else than scales.
+        A bucket has a round of its own: no more of the gradient need be there.
         """
-        names = [part.slots[0].name for part in bucket.agreeing]
         try:
             proposed = self._compressor.propose(bucket, flat)
         except CodecError:  # not finite: the announcement says so
-            proposed = dict.fromkeys(names, 0.0)
-        mine = np.array([proposed[name] for name in names], np.float64)
-        what = f"the scales of step {self.step}"
-        answers = run_in_exchange(lambda: [*self.collective.gather(mine.view(np.uint8), what)])
-        scales = [answer.view(np.float64) for answer in answers]
-        if any(one.shape != mine.shape or not np.isfinite(one).all() for one in scales):
-            raise FrameError(f"{len(names)} finite scales were expected of each rank")
-        adopt_largest(self._compressor, names, [one.tolist() for one in scales])
+            proposed = {part.slots[0].name: 0.0 for part in bucket.agreeing}
+        ranks, compressor, step = self.collective, self._compressor, self.step
+        run_in_exchange(lambda: agree_on_scales(ranks, compressor, step, proposed))
 
     def _exchange(self, encoded: InFlight) -> InFlight:
         began, reduction = time.perf_counter(), encoded.reduction
         try:
             received = reduction.exchange(encoded.bucket, encoded.payload, self.step)
         except NotFiniteSum as error:  # all ranks find that out, at the same sum
-            if not self._skips:
+            if not self.skipper.skips:
                 raise NotFinite(str(error)) from error
             received, encoded = encoded.payload, replace(encoded, spoilt=True)
         self.stats.sent_bytes += reduction.sent_bytes(encoded.payload, received)
@@ -272,12 +255,12 @@ class Averager:
         chunk, flat = received.chunk, received.flat
         self._replace_by_mean(received)
         if not received.reduction.entrywise:
-            if received.scale != 1:
-                flat.mul_(received.scale)
+            if chunk.scale != 1:
+                flat.mul_(chunk.scale)
             spread(received.bucket, flat, chunk.gradients)
         elif flat is not chunk.whole:
             chunk.replace(flat)
-        self.look(chunk)
+        self.skipper.check(chunk)
         self.stats.decode_s += time.perf_counter() - began
 
     def _replace_by_mean(self, received: InFlight) -> None:
@@ -288,23 +271,14 @@ class Averager:
             if not spoilt:
                 reduction.decode(bucket, received.payload, self.step, flat)
         except NotFinite:
-            if not self._skips:
+            if not self.skipper.skips:
                 raise
             spoilt = True
         if spoilt:
             flat.fill_(math.nan)
 
     def _close(self) -> None:
-        # Once for all chunks: each look at a device waits for it.
-        finite = all(bool(one) for one in to_host(self._looks))
-        if not finite:
-            self.stats.skipped += 1
-            if self._before is not None:
-                memory, reduction = self._before
-                self.memory.load_state_dict(memory)
-                self.reduction.load_state_dict(reduction)
-        self._before = None
-        self._looks.clear()
+        self.stats.skipped += self.skipper.close()
         self._scratch.tidy()
         self.step += 1
         self.stats.steps += 1

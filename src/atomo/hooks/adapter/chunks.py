@@ -33,7 +33,9 @@ class Chunk:
     gradients: Mapping[str, Tensor]
     """By parameter name, in the parameter's shape; any strides, any floating dtype."""
     whole: Tensor | None = None
-    """All of them at once, where they lie in one tensor."""
+    """The tensor that holds all gradients, if there is one."""
+    scale: float = 1.0
+    """The factor that the gradients were multiplied with; a memory holds them without it."""
 
     @property
     def parameters(self) -> Parameters:
@@ -110,7 +112,7 @@ def collect(
 
 
 def taken(
-    bucket: Bucket, chunk: Chunk, scale: float, flat: Float[Tensor, " n"], reads: bool
+    bucket: Bucket, chunk: Chunk, flat: Float[Tensor, " n"], reads: bool
 ) -> tuple[Float[Tensor, " n"], list[int]]:
     """Returns the flat gradient of a bucket, and the result of `collect`.
 
@@ -121,13 +123,12 @@ def taken(
     Args:
         bucket: of these parameters.
         chunk: their gradients.
-        scale: what they were multiplied with.
         flat: scratch space of the size of the bucket.
-        reads: whether what encodes the bucket reads half precision.
+        reads: True if memory and codec read half precision.
     """
-    half = chunk.half if reads and scale == 1 else None
+    half = chunk.half if reads and chunk.scale == 1 else None
     if half is None:
-        return flat, collect(bucket, chunk.gradients, scale, flat)
+        return flat, collect(bucket, chunk.gradients, chunk.scale, flat)
     there = chunk.lies_as(bucket)
     if there is None:
         there = flat.view(half)[: len(flat)]

@@ -4,32 +4,26 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Final, final
+from dataclasses import dataclass, replace
+from typing import Any, final
 
-import numpy as np
-from safetensors.torch import load, save
 from torch import Tensor
 
 from atomo.core.devices import SideStreams
-from atomo.errors import CheckpointError
+from atomo.exchange.collectives.intra_host_group import IntraHostGroup
+from atomo.exchange.engine.held_gradients import HeldGradients
 from atomo.exchange.engine.serial_executor import SerialExecutor
 from atomo.exchange.engine.stages import StagePipeline, StageWork
 from atomo.hooks.adapter.averager import Averager
-from atomo.hooks.adapter.chunks import Chunk, bucket_of
+from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.host_averager import HostAverager
-from atomo.hooks.adapter.intra_host import HookHostGroup
-from atomo.hooks.adapter.memory_owner import MemoryOwner
 from atomo.hooks.adapter.stats import Stats
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
 from atomo.hooks.states.bucket_layout import BucketLayout
-from atomo.hooks.states.memories import add_up, blank, claimed, filled
+from atomo.hooks.states.exchange_state import ExchangeState, StateDict
+from atomo.hooks.states.memory_owner import MemoryOwner
 
-__all__ = ["FACTORS", "Exchange"]
-
-State = dict[str, Any]
-FACTORS: Final = "factors"  # in a state: by "p/" or "q/" and the name of a parameter
-ALL_GATHER: Final = "every rank must call gather(), which returns None on all but rank 0"
+__all__ = ["Exchange"]
 
 
 @final
@@ -39,10 +33,11 @@ class ChunkWork(StageWork[Any, Any]):
 
     averaging: Averager | HostAverager
     stages: StagePipeline
+    held: HeldGradients[Any]
+    """The chunks of this step that `averaging` has prepared."""
     place: Callable[[], AbstractContextManager[None]]
     """Has a block compute on the side stream of a device."""
     chunk: Chunk
-    scale: float
     last: bool
     done: Callable[[], None]
     step: int
@@ -52,8 +47,10 @@ class ChunkWork(StageWork[Any, Any]):
         with self.place():
             if self.meter is not None:
                 self.meter.begin(self.step)
-            run = self.stages.run_in_exchange
-            return self.averaging.encode(self.chunk, self.scale, self.last, run)
+            ready = self.held.push(self.averaging.prepare(self.chunk, self.last))
+            if self.last:
+                ready += self.held.release()
+            return self.averaging.encode(ready, self.stages.run_in_exchange)
 
     def exchange(self, encoded: Any) -> Any:
         with self.place():
@@ -63,7 +60,7 @@ class ChunkWork(StageWork[Any, Any]):
         with self.place():
             self.averaging.decode(received, self.last)
             if self.meter is not None:
-                self.meter.after(self.chunk, self.scale)
+                self.meter.after(self.chunk, self.chunk.scale)
                 if self.last:
                     self.stages.run_in_exchange(self.meter.close)
 
@@ -115,7 +112,7 @@ class Exchange:
         averager: Averager,
         parameters: Mapping[str, Tensor],
         owner: MemoryOwner,
-        inside: HookHostGroup | None = None,
+        inside: IntraHostGroup | None = None,
         layout: BucketLayout | None = None,
         about: str = "",
         meter: NoiseMeter | None = None,
@@ -132,9 +129,10 @@ class Exchange:
             meter: of the codec's noise, where that damps steps.
         """
         self.meter = averager.meter = meter
-        self._layout, self._about = layout, about
+        self._about = about
         self.names = {parameter: name for name, parameter in parameters.items()}
-        self._averager, self._parameters, self.owner = averager, dict(parameters), owner
+        self._averager, self.owner = averager, owner
+        self._state = ExchangeState(averager, parameters, owner, layout, meter)
         self._averaging: Averager | HostAverager = averager
         if inside is not None:
             self._averaging = HostAverager(averager, inside)
@@ -146,8 +144,9 @@ class Exchange:
             # different orders.
             sequential=inside is not None and inside.in_one_order,
         )
-        # Of the caller's thread alone, as `submit`, `finish` and states are; the stages have the
-        # averager meanwhile, and states are read when nothing is pending.
+        self._held: HeldGradients[Any] = HeldGradients(averager.memory.needs_norm)
+        # The caller's thread alone uses what follows, `submit`, `finish` and states. The stages
+        # have the averager meanwhile, and states are read when nothing is pending.
         self._pending: list[Future[None]] = []
         self._begun = False
         self._streams = SideStreams()
@@ -193,16 +192,17 @@ class Exchange:
         Args:
             chunk: some gradients, which nobody touches meanwhile.
             scale: what they were multiplied with.
-            last: whether the step has no more.
+            last: True if it is the last chunk of the step.
             done: called in a thread.
         """
         if not self._begun:
             self._begin()
         device = next(iter(chunk.gradients.values())).device
         place = self._streams.after_current_stream(device)
+        chunk = chunk if scale == chunk.scale else replace(chunk, scale=scale)
         averaging, stages, step = self._averaging, self._stages, self._averager.step
         self._submit(
-            ChunkWork(averaging, stages, place, chunk, scale, last, done, step, self.meter)
+            ChunkWork(averaging, stages, self._held, place, chunk, last, done, step, self.meter)
         )
 
     def _submit(self, work: StageWork[Any, Any]) -> None:
@@ -233,13 +233,13 @@ class Exchange:
         began = time.perf_counter()
         pending, self._pending = self._pending, []
         # All of it, also where a part failed: nothing of this step is left to meet the next one.
-        errors = [error for one in pending if (error := one.exception())]
+        errors = [error for future in pending if (error := future.exception())]
         self.stats.waited_s += time.perf_counter() - began
         if errors:
             raise errors[0]
         self._streams.join()  # on which the averages are written
 
-    def state_dict(self, ranks: int | None = None) -> State:
+    def state_dict(self, ranks: int | None = None) -> StateDict:
         """Returns this rank's memory by parameter name, as tensors and plain types.
 
         Among several ranks of a host the first has one memory for all of it, and counts as a rank.
@@ -250,59 +250,14 @@ class Exchange:
         Args:
             ranks: how many ranks saved what is to be filled in; None: this is to be saved.
         """
-        memory, parameters, owner = self._averager.memory, self._parameters, self.owner
-        if ranks is None:
-            own = {str(owner.memory): filled(memory, parameters)}
-            return self._described(own, owner.memories)
-        mine = claimed(owner.memory, owner.memories, ranks)
-        return self._described({str(one): blank(memory, parameters) for one in mine}, ranks)
+        return self._state.state_dict(ranks)
 
-    def _described(self, memories: dict[str, dict[str, Tensor]], ranks: int) -> State:
-        averager = self._averager
-        about = averager.dense.state_dict() | {"ranks": ranks, "step": averager.step}
-        about |= {"memory": averager.memory.id}
-        if self._layout is not None:
-            about |= self._layout.state_dict()
-        if self.meter is not None:
-            about |= self.meter.state_dict()
-        # Nothing stands in for what others know: checkpoints take it from any rank that has it.
-        return about | self._factors() | {"memories": memories} if self.owner.keeps else about
-
-    def _factors(self) -> dict[str, Any]:
-        """Returns the factors that the next step starts from, alike on all ranks, if it has any."""
-        reduction, parameters = self._averager.reduction, self._parameters
-        if not reduction.has_state:
-            return {}
-        shapes = tuple((name, parameter.shape) for name, parameter in parameters.items())
-        bucket = bucket_of(0, shapes, self._averager.codecs)
-        reduction.prepare(bucket, next(iter(parameters.values())).device)
-        return {FACTORS: reduction.state_dict()}
-
-    def gather(self) -> State | None:
+    def gather(self) -> StateDict | None:
         """Gathers the state of all ranks at rank 0; None elsewhere. All ranks must call it.
 
         `load_state_dict` takes it on any number of ranks.
         """
-        if not self.owner.keeps:
-            return None
-        mine = filled(self._averager.memory, self._parameters)
-
-        def work() -> list[dict[str, Tensor]]:
-            self._averager.collective.meet("gather", ALL_GATHER)
-            states: list[dict[str, Tensor]] = [{} for _ in range(self.owner.memories)]
-            for name, entry in mine.items():  # one by one: each comes from all ranks at once
-                data = np.frombuffer(save({name: entry.cpu().contiguous()}), np.uint8)
-                # Read by all: what is left unread would come where the next step is expected.
-                answers = [*self._averager.collective.gather(data, f"the memory of {name}")]
-                if self.rank == 0:
-                    for state, found in zip(states, answers, strict=True):
-                        state |= load(found.tobytes())
-            return states
-
-        states = self._stages.run_in_exchange(work)
-        if self.rank != 0:
-            return None
-        return self._described({str(n): one for n, one in enumerate(states)}, len(states))
+        return self._state.gather(self._stages)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replaces the memory and the number of the step.
@@ -315,27 +270,4 @@ class Exchange:
                 `dense_below` or `dense_steps`, or lacks the memories of ranks that this one takes
                 over.
         """
-        averager = self._averager
-        averager.dense.check(state)
-        if state["memory"] != averager.memory.id:
-            raise CheckpointError(
-                f"the state is of memory {state['memory']!r}, not {averager.memory.id!r}: give "
-                f"memory={state['memory']!r}"
-            )
-        found, owner = state.get("memories", {}), self.owner
-        mine = claimed(owner.memory, owner.memories, state["ranks"]) if owner.keeps else []
-        missing = [one for one in mine if str(one) not in found]
-        if missing:
-            raise CheckpointError(
-                f"rank {self.rank} of {self.size} takes over the memories of ranks {mine} of "
-                f"{state['ranks']}, and {missing} are not in the state: gather() at rank 0 has all"
-            )
-        states = [found[str(one)] for one in mine]
-        averager.memory.load_state_dict(add_up(states, averager.memory, self._parameters))
-        averager.step = state["step"]
-        if self._layout is not None:
-            self._layout.load_state_dict(state)
-        if self.meter is not None:
-            self.meter.load_state_dict(state)
-        if FACTORS in state:
-            averager.reduction.load_state_dict(state[FACTORS])
+        self._state.load_state_dict(state)

@@ -1,7 +1,7 @@
 """One rank's part in averages that are dense inside a host, and compressed between hosts."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
@@ -9,41 +9,54 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.errors import TransportError
+from atomo.exchange.collectives.intra_host_group import IntraHostGroup
 from atomo.hooks.adapter.averager import Averager, RunInExchange
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.in_flight import InFlight, ScratchSpace
-from atomo.hooks.adapter.intra_host import HookHostGroup
 
-__all__ = ["Carried", "HostAverager"]
+__all__ = ["HostAverager", "HostChunk"]
 
-FLAG: Final = 1  # entries behind a mean: whether it is none, since the first rank failed
+FLAG: Final = 1  # entries after a mean; not 0: there is no mean, as the first rank failed
 
 
 @final
 @dataclass(frozen=True)
-class Carried:
-    """A chunk on its way."""
+class HostChunk:
+    """A chunk of this rank, and of its host."""
 
     chunk: Chunk
-    """This rank's."""
+    """The chunk of this rank."""
+    host: Chunk
+    """The chunk of the host as one worker, where this rank is the first."""
     flat: Float[Tensor, " n"]
     """Its gradients, then its host's, then the mean; and a flag."""
+    name: str
+    """Its name in errors, and in the frames of its host."""
+    error: BaseException | None = None
+
+
+@final
+@dataclass(frozen=True)
+class HostBatch:
+    """Chunks that pass the stages together."""
+
+    chunks: Sequence[HostChunk]
     sent: list[InFlight]
     """The chunks of the host in flight; empty except at its first rank."""
-    wrong: BaseException | None = None
+    error: BaseException | None
     """The error because of which there will be no mean."""
 
 
 @final
 class HostAverager:
-    """Has the first rank of each host average with those of others what the host has summed.
+    """Has the first rank of each host average the sums of hosts.
 
-    The three stages of an `Averager`, in whose place it stands: the sum inside is in the thread
-    that encodes, and the mean is given to the other ranks in the one that decodes. Whatever goes
-    wrong at the first rank, it says so to the others, which raise the same.
+    It stands in the place of an `Averager`, and has the same stages: the sum inside is in the
+    thread that encodes, and the other ranks get the mean in the thread that decodes. An error of
+    the first rank travels with the mean, and the other ranks raise it too.
     """
 
-    def __init__(self, averager: Averager, inside: HookHostGroup) -> None:
+    def __init__(self, averager: Averager, inside: IntraHostGroup) -> None:
         """Makes an averager at step 0.
 
         Args:
@@ -52,91 +65,85 @@ class HostAverager:
         """
         self._averager, self._inside = averager, inside
         self._scratch = ScratchSpace(FLAG)
-        self._held: list[Carried] = []  # until the norm of the whole gradient is known
 
-    def encode(
-        self, chunk: Chunk, scale: float, last: bool, run_in_exchange: RunInExchange
-    ) -> Carried:
-        """Sums a chunk inside the host, and encodes the sum. Arguments: as of `Averager.encode`.
+    def prepare(self, chunk: Chunk, last: bool) -> HostChunk:
+        """Sums a chunk inside the host. Arguments: those of `Averager.prepare`.
 
         Raises:
-            TransportError: another rank of this host has not said its part.
+            TransportError: another rank of this host has not sent its part.
         """
         began, flat = time.perf_counter(), self._scratch.flat(chunk)
+        # The first rank counts the step before it sends the last mean: all take the name here.
+        name = f"bucket {chunk.number} of step {self._averager.step}"
         host = laid_out(chunk, flat[:-FLAG])
-        self._inside.sum(flat[:-FLAG], f"{self._name(chunk)} inside this host")
+        self._inside.reduce(flat[:-FLAG], f"{name} inside this host")
         self._averager.stats.encode_s += time.perf_counter() - began
-        carried = Carried(chunk, flat, [])
-        return self._lead(carried, lambda: self._encode(host, chunk, scale, last, run_in_exchange))
+        own = HostChunk(chunk, host, flat, name)
+        if not self._inside.leads:
+            return own
+        try:
+            self._averager.prepare(host, last)
+        except BaseException as error:
+            return replace(own, error=error)
+        self._averager.stats.dense_bytes += chunk.dense_bytes - host.dense_bytes
+        return own
 
-    def exchange(self, carried: Carried) -> Carried:
+    def encode(self, chunks: Sequence[HostChunk], run_in_exchange: RunInExchange) -> HostBatch:
+        """Encodes the sums, at the first rank. Arguments: those of `Averager.encode`."""
+        batch = HostBatch(chunks, [], next(filter(None, (chunk.error for chunk in chunks)), None))
+        hosts = [chunk.host for chunk in chunks]
+        return self._lead(batch, lambda: self._averager.encode(hosts, run_in_exchange))
+
+    def exchange(self, batch: HostBatch) -> HostBatch:
         """Sends and receives between hosts, at the first rank of each."""
-        return self._lead(carried, lambda: self._averager.exchange(carried.sent))
+        return self._lead(batch, lambda: self._averager.exchange(batch.sent))
 
-    def decode(self, carried: Carried, last: bool) -> None:
+    def decode(self, batch: HostBatch, last: bool) -> None:
         """Replaces the gradients by their average, in place; with `last`, closes the step.
 
         Raises:
-            AtomoError: what an `Averager` of the first rank of this host raises, at any stage.
+            AtomoError: the error of an `Averager` at the first rank of this host, of any stage.
         """
-        carried = self._lead(carried, lambda: self._decode(carried.sent, last))
-        self._held.append(carried)
-        if self._averager.memory.needs_norm and not last:
-            return  # the first rank has encoded none of it
-        given, self._held = self._held, []
-        # All of them, also where one is wrong, lest the others wait.
-        wrongs = [self._give(one, carried.wrong) for one in given]
-        if wrong := next(filter(None, wrongs), None):
-            raise wrong
+        batch = self._lead(batch, lambda: self._decode(batch.sent, last))
+        # All chunks, also after an error: the other ranks wait for each.
+        errors = [self._share_mean(chunk, batch.error) for chunk in batch.chunks]
+        if error := next(filter(None, errors), None):
+            raise error
         if not self._inside.leads:
-            self._follow(given, last)
+            for chunk in batch.chunks:
+                self._averager.skipper.check(chunk.chunk)
+            self._averager.decode([], last)
         if last:
             self._scratch.tidy()
-
-    def _encode(
-        self, host: Chunk, chunk: Chunk, scale: float, last: bool, run_in_exchange: RunInExchange
-    ) -> list[InFlight]:
-        sent = self._averager.encode(host, scale, last, run_in_exchange)
-        self._averager.stats.dense_bytes += chunk.dense_bytes - host.dense_bytes
-        return sent
 
     def _decode(self, sent: list[InFlight], last: bool) -> list[InFlight]:
         self._averager.decode(sent, last)
         return []
 
-    def _follow(self, given: list[Carried], last: bool) -> None:
-        """Counts what another rank has averaged."""
-        for one in given:
-            self._averager.look(one.chunk)
-        self._averager.decode([], last)
-
-    def _give(self, one: Carried, wrong: BaseException | None) -> BaseException | None:
-        """Gives the mean to all ranks of the host, or takes it; what there is in its place."""
-        began, what = time.perf_counter(), f"the mean of {self._name(one.chunk)}"
+    def _share_mean(self, own: HostChunk, error: BaseException | None) -> BaseException | None:
+        """Copies the mean of the first rank to all ranks; returns its error, if it has none."""
+        began, what = time.perf_counter(), f"the mean of {own.name}"
         if self._inside.leads:
-            one.flat[-FLAG:] = float(wrong is not None)
+            own.flat[-FLAG:] = float(error is not None)
         try:
-            self._inside.give(one.flat, what)
-        except TransportError as error:
-            raise wrong or error from error  # the others have waited as long as this one
+            self._inside.broadcast(own.flat, what)
+        except TransportError as lost:
+            raise error or lost from lost  # the others have waited as long as this one
         self._averager.stats.decode_s += time.perf_counter() - began
-        if one.flat[-FLAG:].any():
-            told = self._inside.tell(wrong, f"what is wrong with {what}")
-            return wrong or told
-        one.chunk.replace(one.flat[:-FLAG])
+        if own.flat[-FLAG:].any():
+            shared = self._inside.broadcast_error(error, f"the error of {what}")
+            return error or shared
+        own.chunk.replace(own.flat[:-FLAG])
         return None
 
-    def _lead(self, carried: Carried, work: Callable[[], list[InFlight]]) -> Carried:
-        """Does what the first rank alone does. What is wrong goes on with the chunk."""
-        if carried.wrong is not None or not self._inside.leads:
-            return carried
+    def _lead(self, batch: HostBatch, work: Callable[[], list[InFlight]]) -> HostBatch:
+        """Does the work of the first rank. An error of it passes on with the batch."""
+        if batch.error is not None or not self._inside.leads:
+            return batch
         try:
-            return replace(carried, sent=work())
+            return replace(batch, sent=work())
         except BaseException as error:
-            return replace(carried, wrong=error)
-
-    def _name(self, chunk: Chunk) -> str:
-        return f"bucket {chunk.number} of step {self._averager.step}"
+            return replace(batch, error=error)
 
 
 def laid_out(chunk: Chunk, flat: Float[Tensor, " n"]) -> Chunk:
@@ -146,4 +153,4 @@ def laid_out(chunk: Chunk, flat: Float[Tensor, " n"]) -> Chunk:
         gradients[name] = flat[start : start + gradient.numel()].view(gradient.shape)
         gradients[name].copy_(gradient)
         start += gradient.numel()
-    return Chunk(chunk.number, gradients, flat)
+    return Chunk(chunk.number, gradients, flat, chunk.scale)

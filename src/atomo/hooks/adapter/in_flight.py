@@ -20,8 +20,6 @@ class InFlight:
     """A chunk between two stages."""
 
     chunk: Chunk
-    scale: float
-    """The factor that its gradients were multiplied with."""
     bucket: Bucket
     flat: Float[Tensor, " n"]
     """Scratch space of the size of the bucket, which becomes the mean."""

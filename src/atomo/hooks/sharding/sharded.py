@@ -9,8 +9,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from atomo.errors import ConfigError
-from atomo.hooks.adapter.exchange import FACTORS, Exchange, State
+from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.adapter.stats import Stats
+from atomo.hooks.states.exchange_state import FACTORS, StateDict
 
 __all__ = ["ShardedExchange"]
 
@@ -58,7 +59,7 @@ class ShardedExchange:
         """Passes the learning rate of the next step to a memory in units of the update."""
         self._exchange.at_rate(rate)
 
-    def state_dict(self, ranks: int | None = None, shards: int | None = None) -> State:
+    def state_dict(self, ranks: int | None = None, shards: int | None = None) -> StateDict:
         """Returns the state of this rank, for torch.distributed.checkpoint on all ranks.
 
         The memories of a replica are DTensors over its shards, as the parameters are, so that
@@ -100,12 +101,12 @@ class ShardedExchange:
         """Returns the number of shards of a replica."""
         return max(parameter.device_mesh.size() for parameter in self._parameters.values())
 
-    def _named(self, factors: Mapping[str, Tensor], shards: int | None) -> State:
+    def _named(self, factors: Mapping[str, Tensor], shards: int | None) -> StateDict:
         """Returns factors by names with the number of the shard; none for another number of shards.
 
         torch.distributed.checkpoint takes tensors of equal names for replicas, and stores one.
         """
-        entries: State = {SHARDS: self._shards}
+        entries: StateDict = {SHARDS: self._shards}
         if not factors or shards not in (None, self._shards):
             return entries
         meshes = {entry: self._parameters[parameter_of(entry)].device_mesh for entry in factors}

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from atomo.core.safe_read import open_plain
 from atomo.errors import CheckpointError
-from atomo.hooks.adapter.exchange import FACTORS, Exchange
+from atomo.hooks.adapter.exchange import Exchange
+from atomo.hooks.states.exchange_state import FACTORS
 from atomo.hooks.states.memories import claimed
 from atomo.training.folder.run_folder import Staging
 from atomo.workloads.models.pretrained.tensor_files import READ_ERRORS

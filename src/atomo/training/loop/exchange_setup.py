@@ -12,10 +12,10 @@ from atomo.config.comm_rules import survives_worker_loss
 from atomo.config.comm_types import REDUCTIONS
 from atomo.exchange import Collective, Communicator, Compressor, Direct, Pipeline, Reduction
 from atomo.exchange.collectives.hosts import Hosts, find_hosts, rails_of
-from atomo.exchange.collectives.intra_host_group import IntraHostGroup
+from atomo.exchange.collectives.intra_host_group import join_host
 from atomo.exchange.elastic import ElasticCommunicator, ElasticGroup
 from atomo.exchange.engine.pipeline import Averaged
-from atomo.exchange.reductions.hierarchical import Hierarchical, HostPlace, MeanSender
+from atomo.exchange.reductions.hierarchical import Hierarchical, MeanSender
 from atomo.memory import Memory, make_memory
 from atomo.training.checkpoints.schema import EXCHANGE, HOSTS, MEMORY
 from atomo.training.job.job import Job
@@ -126,19 +126,18 @@ def inside_out(
 ) -> ExchangeSetup:
     """Sets up the exchange among several ranks of a host, and between hosts."""
     s = job.settings
-    beside = hosts.ranks_beside(transport.rank)
-    up, down = (Subgroup(transport.dup(s.timeout), beside, one_host=True) for _ in range(2))
-    inside = IntraHostGroup(up, down, s.timeout)
+    inside = join_host(hosts, everyone)
     # A memory that clips needs the norm of the whole gradient: then one rank compresses all of it.
-    rails = 1 if memory.needs_norm else hosts.rails
-    place = HostPlace(inside, rails_of(job.buckets, rails), hosts.count / transport.size)
-    if inside.rank >= rails:
-        return ExchangeSetup(Hierarchical(everyone, place, None), memory, None, hosts, frozenset())
+    count = 1 if memory.needs_norm else hosts.rails
+    rails = rails_of(job.buckets, count)
+    if inside.rank >= count:
+        communicator = Hierarchical(everyone, inside, rails, None)
+        return ExchangeSetup(communicator, memory, None, hosts, frozenset())
     rail = Subgroup(transport, hosts.rail(inside.rank), one_host=False)
     collective = Direct(rail, s.timeout)
     reduction, between = make_pipeline(job, collective, memory, rail.rank, MeanSender(inside))
-    communicator = Hierarchical(everyone, place, between)
-    compressed = names_in(job, place.rails, inside.rank)
+    communicator = Hierarchical(everyone, inside, rails, between)
+    compressed = names_in(job, rails, inside.rank)
     return ExchangeSetup(communicator, memory, reduction, hosts, compressed)
 
 
@@ -152,7 +151,9 @@ def make_pipeline(
 ) -> tuple[Reduction[Any, Any], Pipeline]:
     """Builds the pipeline that compresses and exchanges over all ranks of a collective."""
     s = job.settings
-    compressor = Compressor(memory, s.compression, number + 1, s.seed, rows=rows or {})
+    # An empty mapping is kept too: each step fills it.
+    shared_rows = {} if rows is None else rows
+    compressor = Compressor(memory, s.compression, number + 1, s.seed, rows=shared_rows)
     reduction = REDUCTIONS[s.comm_type](collective, compressor)
     threads = torch.get_num_threads()
     return reduction, Pipeline(collective, compressor, reduction, threads, averaged)

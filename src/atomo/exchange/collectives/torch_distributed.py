@@ -19,9 +19,9 @@ from atomo.codecs import Law
 from atomo.core.devices import to_device, to_host
 from atomo.errors import ConfigError, DeadlineExpired, TransportError
 from atomo.exchange.collectives.collective import Addend, Collective
+from atomo.exchange.collectives.meeting import meeting_of
 from atomo.exchange.collectives.pieces import Turn, chunks_of, cut, packed
 from atomo.exchange.collectives.summation import Summation
-from atomo.hooks.adapter.meeting import meeting_of
 from atomo.wire import Bytes
 
 __all__ = ["TorchCollective"]
@@ -156,13 +156,13 @@ class TorchCollective(Collective):
             meeting.come()
             meeting.wait(limit_s, hint)
 
-    def broadcast(self, values: Float[Tensor, " n"], what: str) -> None:
-        there = to_device(values, self._device)
-        self._run(partial(dist.broadcast, there, group_src=0), what)
-        if there is not values:
-            values.copy_(there)
+    def broadcast(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+        on_device = to_device(values, self._device)
+        self._run(partial(dist.broadcast, on_device, group_src=root), what)
+        if on_device is not values:
+            values.copy_(on_device)
 
-    def part(self, ranks: Sequence[int], *, one_host: bool) -> "TorchCollective":
+    def split(self, ranks: Sequence[int], *, one_host: bool) -> "TorchCollective":
         del one_host
         return TorchCollective(self._group, self._timeout_s, ranks)
 

@@ -48,7 +48,7 @@ def dispatch(
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # who read our output is gone, as in `status | head`
+    except BrokenPipeError:  # the reader of the output is gone, as in `status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
 

@@ -10,7 +10,7 @@ from atomo_cluster.virtual.programs import find, missing, run
 
 __all__ = ["has_netem", "obstacles", "owner"]
 
-SYSCTLS = {  # what switches unprivileged user namespaces off, and its value when it does
+SYSCTLS = {  # settings that disable unprivileged user namespaces, with the disabling value
     "kernel/unprivileged_userns_clone": "0",
     "kernel/apparmor_restrict_unprivileged_userns": "1",
     "user/max_user_namespaces": "0",
@@ -18,7 +18,7 @@ SYSCTLS = {  # what switches unprivileged user namespaces off, and its value whe
 
 
 def owner() -> tuple[int, int] | None:
-    """Returns the user and group for a user namespace; None for root, who needs none."""
+    """Returns the user and group for a user namespace; None for root, which needs none."""
     return (os.geteuid(), os.getegid()) if os.geteuid() else None
 
 

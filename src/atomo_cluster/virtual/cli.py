@@ -36,14 +36,14 @@ Command = Callable[[argparse.Namespace, ClusterFolder, Path], int]
 
 def main(words: Sequence[str], script: Path) -> int:
     """Runs one command and returns its exit code."""
-    match words:  # what a cluster consists of; not for people
+    match words:  # internal commands: the processes of a cluster
         case ["switch", folder]:
             run_switch(ClusterFolder(Path(folder)), script)
             return 1
         case ["host", folder, name]:
             run_host(ClusterFolder(Path(folder)), name)
             return 1
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `up` takes back what it began
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # `up` undoes its steps
     options = make_parser(script.parent.parent / "clusters").parse_args(words)
     try:
         place = ClusterFolder(Path(options.clusters).absolute() / options.name)
@@ -55,7 +55,7 @@ def main(words: Sequence[str], script: Path) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # who read our output is gone, as in `status | head`
+    except BrokenPipeError:  # the reader of the output is gone, as in `status | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
 

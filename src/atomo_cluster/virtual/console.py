@@ -12,7 +12,7 @@ __all__ = ["execute"]
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
              signal.SIGUSR2)  # fmt: skip
-FROM_KERNEL = 0x80  # si_code of what a terminal sends, to the command as well as to us
+FROM_KERNEL = 0x80  # si_code of signals of a terminal, which the command gets as well
 NOT_FOUND, SIGNALLED = 127, 128  # exit codes as a shell has them
 
 

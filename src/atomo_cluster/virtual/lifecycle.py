@@ -81,7 +81,7 @@ def start(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
 def down(place: ClusterFolder, *, purge: bool) -> DownResult:
     """Removes everything in whatever state; files in `shared` belong to the user and stay."""
     processes = holders(place)
-    end(processes)  # before waiting for others: an `up` that hangs ends with what it started
+    end(processes)  # before waiting for other processes: an `up` that hangs ends with its processes
     if place.folder.exists():
         with folder_lock(place):
             end(holders(place))

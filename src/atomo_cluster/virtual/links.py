@@ -9,15 +9,15 @@ from atomo_cluster.virtual.spec import VirtualHost
 __all__ = ["BRIDGE", "PORT", "host_ip", "host_tc", "limit", "port_ip", "port_tc", "switch_ip"]
 
 BRIDGE = "switch"
-PORT = "eth0"  # what a host calls its end
-QUEUE_MS = 100  # what waits longer than this for a link with a limit is dropped
+PORT = "eth0"  # name of the interface inside a host
+QUEUE_MS = 100  # longest wait for a link with a limit; later packets are dropped
 BURST_S = 1e-3  # in which a link may go faster; TCP needs a few packets of it
 SMALLEST_BURST_BYTES = 16_384
-DELAYED = 100_000  # packets under way at once; more than any of these links holds
+DELAYED = 100_000  # packets in flight, more than any of these links holds
 
 
 def switch_ip() -> list[str]:
-    """Makes the bridge: it forwards at once and sends no packets of its own."""
+    """Makes the bridge: it forwards without delay and sends no packets of its own."""
     return [
         f"link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0",
         f"link set {BRIDGE} addrgenmode none up",
@@ -25,7 +25,7 @@ def switch_ip() -> list[str]:
 
 
 def port_ip(host: VirtualHost, pid: int, mtu: int) -> list[str]:
-    """Makes the link of a host, whose network namespace process `pid` is in."""
+    """Makes the link of a host; `pid` is a process in the network namespace of the host."""
     return [
         f"link add {host.name} mtu {mtu} type veth peer name {PORT} mtu {mtu} netns {pid}",
         f"link set {host.name} master {BRIDGE} addrgenmode none up",

@@ -16,7 +16,7 @@ A cluster on this machine: hosts with their own addresses, host names, sshds and
       bash run_pytorch.sh --n 4 --hostfile clusters/virtual/hosts_address
   python3 tools/virtual_cluster.py down
 
-Needs root or unprivileged user namespaces; `check` says what is missing."""
+Needs root or unprivileged user namespaces; `check` lists missing programs and rights."""
 EXIT_CODES = """\
 exit codes:
   0    it is done
@@ -30,15 +30,15 @@ Brings hosts h1, h2, ... up. Each end of each link lets RATE through in each dir
   virtual_cluster.py up --hosts 4 --rate 1gbit
   virtual_cluster.py up --hosts 4 --rate 100mbit --latency 10ms --name wan
 
-With --own-homes what is written to the home folder stays on that host, and is gone with it;
+With --own-homes files in the home folder stay on that host, and are gone with it;
 everything else on this machine is shared, the folder of clusters too.
 
 A delay needs a kernel with netem. Where it has none, --latency is left out; that is said
-aloud, and `status --json` has latency_ms null. Several clusters may be up at once, each with its
+aloud, and `status --json` has latency_ms null. Several clusters may be up together, each with its
 own --name; they do not see each other, nor does this machine's network see them."""
 STATUS = """\
 Says of each host whether it is up, partitioned or killed, its limit, the bytes that crossed
-its link, and what runs on it.
+its link, and its processes.
 
   virtual_cluster.py status
   virtual_cluster.py status --json | python3 -m json.tool"""
@@ -50,7 +50,7 @@ of this machine. The command ends with `exec`, which passes signals on to it.
   virtual_cluster.py exec h4 bash evaluate_pytorch.sh --model-dir clusters/virtual/shared/x
   virtual_cluster.py exec h2 ssh h3 hostname"""
 PARTITION = """\
-Pulls the cable of a host: nothing comes through in either direction, and nobody is told.
+Pulls the cable of a host: packets are lost in both directions, without a notice.
 
   virtual_cluster.py partition h2
   virtual_cluster.py heal h2"""
@@ -59,36 +59,28 @@ Puts the cable back.
 
   virtual_cluster.py heal h2"""
 THROTTLE = """\
-Changes the limit of one host's link, in both directions, at once.
+Changes the limit of one host's link, in both directions, immediately.
 
   virtual_cluster.py throttle h3 10mbit"""
 KILL = """\
-Cuts the power of a host: all that runs on it is gone, and the others are not told.
+Cuts the power of a host: its processes end, and the other hosts get no notice.
 
   virtual_cluster.py kill h2"""
 DOWN = """\
 Ends all that runs on the hosts, and removes the hosts, their links and the cluster's files, also
-after a crash, and however often it is called. What you put into the shared folder stays.
+after a crash, and however often it is called. Your files in the shared folder stay.
 
   virtual_cluster.py down
   virtual_cluster.py down --name wan --purge     the shared folder too"""
 CHECK = """\
-Says whether this machine can hold a cluster, and what is missing.
+Checks if this machine can hold a cluster, and lists obstacles.
 
   virtual_cluster.py check"""
 
 
 def make_parser(clusters: Path) -> argparse.ArgumentParser:
     """Returns the parser; `clusters` is the default folder of clusters."""
-    selection = argparse.ArgumentParser(add_help=False)
-    selection.add_argument(
-        "--name", default=DEFAULT_NAME, type=name, help="of the cluster: %(default)s"
-    )
-    default_folder = str(clusters_folder(clusters))
-    selection.add_argument(
-        "--clusters", metavar="FOLDER", default=default_folder,
-        help="has a folder for each cluster: $ATOMO_CLUSTERS, or %(default)s",
-    )  # fmt: skip
+    selection = cluster_selection(clusters)
     parser = argparse.ArgumentParser(
         prog="virtual_cluster.py", description=DESCRIPTION, epilog=EXIT_CODES, allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -101,20 +93,8 @@ def make_parser(clusters: Path) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         )  # fmt: skip
 
-    up = command("up", UP, "bring a cluster up")
-    up.add_argument("--hosts", type=int, default=4, help="how many: %(default)s")
-    up.add_argument("--rate", default="1gbit", help="of each link: %(default)s")
-    up.add_argument("--latency", default="", help="one way between two hosts, e.g. 10ms; none")
-    up.add_argument("--network", default="10.77.0.0/24", help="the addresses: %(default)s")
-    up.add_argument(
-        "--mtu", type=int, default=9000, help="bytes of a packet: %(default)s, as on EC2"
-    )
-    up.add_argument(
-        "--own-homes", action="store_true",
-        help="a home folder for each host, where `pytorch_ec2.py bootstrap` can write",
-    )  # fmt: skip
-    as_json(up)
-    as_json(command("status", STATUS, "what the hosts and links are like"))
+    add_up_options(command("up", UP, "bring a cluster up"))
+    as_json(command("status", STATUS, "show hosts and links"))
     execute = command("exec", EXEC, "run a command on a host")
     execute.add_argument("host", metavar="HOST")
     execute.add_argument("words", metavar="CMD", nargs=argparse.REMAINDER)
@@ -127,8 +107,38 @@ def make_parser(clusters: Path) -> argparse.ArgumentParser:
     down = command("down", DOWN, "take a cluster away")
     down.add_argument("--purge", action="store_true", help="the shared folder as well")
     as_json(down)
-    as_json(command("check", CHECK, "whether a cluster can run here"))
+    as_json(command("check", CHECK, "check if a cluster can run here"))
     return parser
+
+
+def cluster_selection(clusters: Path) -> argparse.ArgumentParser:
+    """Returns the parser of the options that select a cluster, which all commands share."""
+    selection = argparse.ArgumentParser(add_help=False)
+    selection.add_argument(
+        "--name", default=DEFAULT_NAME, type=name, help="of the cluster: %(default)s"
+    )
+    default_folder = str(clusters_folder(clusters))
+    selection.add_argument(
+        "--clusters", metavar="FOLDER", default=default_folder,
+        help="has a folder for each cluster: $ATOMO_CLUSTERS, or %(default)s",
+    )  # fmt: skip
+    return selection
+
+
+def add_up_options(up: argparse.ArgumentParser) -> None:
+    """Adds the options of `up`."""
+    up.add_argument("--hosts", type=int, default=4, help="how many: %(default)s")
+    up.add_argument("--rate", default="1gbit", help="of each link: %(default)s")
+    up.add_argument("--latency", default="", help="one way between two hosts, e.g. 10ms; none")
+    up.add_argument("--network", default="10.77.0.0/24", help="the addresses: %(default)s")
+    up.add_argument(
+        "--mtu", type=int, default=9000, help="bytes of a packet: %(default)s, as on EC2"
+    )
+    up.add_argument(
+        "--own-homes", action="store_true",
+        help="a home folder for each host, where `pytorch_ec2.py bootstrap` can write",
+    )  # fmt: skip
+    as_json(up)
 
 
 def clusters_folder(clusters: Path) -> Path:

@@ -40,9 +40,9 @@ class VirtualCluster:
     hosts: tuple[VirtualHost, ...]
     prefix_length: int
     rate_bits: int  # per second, of each link and direction
-    latency_ms: float | None  # one way between two hosts; None: only what the machine itself has
+    latency_ms: float | None  # one way between two hosts; None: the latency of the machine alone
     mtu: int  # bytes of a packet on the links
-    # Whose processes run on the hosts, where they run in a user namespace; None: root, without one.
+    # User and group of the processes in a user namespace; None: root, without a namespace.
     owner: tuple[int, int] | None
     own_homes: bool = False  # whether each host has a home folder of its own
 

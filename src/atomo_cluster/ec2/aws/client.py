@@ -14,10 +14,10 @@ __all__ = ["CAPACITY", "Aws"]
 
 ATTEMPTS: Final = 8  # with back-off: about a minute of throttling is borne
 CAPACITY: Final = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
-ADVISORY: Final = ("pricing", "service-quotas", "ssm")  # without them a launch goes on
-HOME: Final = "us-east-1"  # prices are told there alone, whatever region they are of
+ADVISORY: Final = ("pricing", "service-quotas", "ssm")  # a launch does not need their answers
+HOME: Final = "us-east-1"  # the only region that serves prices, those of all regions
 DENIED: Final = "the identity lacks this permission; `iam` prints a policy that has it"
-AGAIN: Final = "AWS failed, or its answer got lost: `status` tells what there is; then try again"
+AGAIN: Final = "AWS failed, or its answer was lost: look at `status`, then try again"
 HINTS: Final[Mapping[str, str]] = {
     "InsufficientInstanceCapacity": "AWS has too few of these right now: try another zone or type, "
     "alternative_types, or later",
@@ -29,8 +29,8 @@ HINTS: Final[Mapping[str, str]] = {
     "UnauthorizedOperation": DENIED,
     "AccessDenied": DENIED,
     "AccessDeniedException": DENIED,
-    "AuthFailure": "the credentials are not valid: `aws sts get-caller-identity` tells more",
-    "InvalidClientTokenId": "the credentials are not valid: `aws sts get-caller-identity` tells",
+    "AuthFailure": "the credentials are not valid: see `aws sts get-caller-identity`",
+    "InvalidClientTokenId": "the credentials are not valid: see `aws sts get-caller-identity`",
     "ExpiredToken": "sign in again, e.g. `aws sso login`",
     "RequestExpired": "sign in again, and look at this machine's clock",
     "RequestLimitExceeded": f"still throttled after {ATTEMPTS} attempts: wait a few minutes",
@@ -45,7 +45,7 @@ HINTS: Final[Mapping[str, str]] = {
     "ConnectTimeoutError": AGAIN,
     "ConnectionClosedError": AGAIN,
     "ResponseParserError": AGAIN,
-    "WaiterError": "it takes longer than usual, or went wrong: `status` tells",
+    "WaiterError": "it takes longer than usual, or failed: `status` shows the state",
     "OptInRequired": "the account has not subscribed to this service or region",
     "InvalidSubnetID.NotFound": "subnet_id names none in this region",
 }

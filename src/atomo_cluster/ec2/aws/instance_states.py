@@ -61,7 +61,7 @@ def change_states(
         aws.wait(waiter, STOP_S, InstanceIds=list(ids))
     except CloudError as error:
         hosts = states_after_error(aws, owned, ids, error)
-        raise LeftBehind(f"{error}; {states(hosts)}: `status` tells how it goes on") from error
+        raise LeftBehind(f"{error}; {states(hosts)}: `status` shows the progress") from error
 
 
 def states_after_error(
@@ -73,7 +73,7 @@ def states_after_error(
     except CloudError as error:
         raise LeftBehind(
             f"{cause}; and AWS does not say which of these run, and cost: {', '.join(ids)} "
-            f"({error}); `status` tells later"
+            f"({error}); `status` shows it later"
         ) from cause
 
 

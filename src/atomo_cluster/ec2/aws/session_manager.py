@@ -8,7 +8,7 @@ from atomo_cluster.errors import ConfigError
 
 __all__ = ["CORE", "proxy_command", "require_programs"]
 
-# What the agent of a host must be allowed.
+# The rights that the agent of a host needs.
 CORE: Final = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
 GUIDE: Final = "https://docs.aws.amazon.com/systems-manager/latest/userguide/"
 PROGRAMS: Final = {

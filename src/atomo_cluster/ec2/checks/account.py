@@ -32,7 +32,7 @@ def name(site: CheckContext) -> CheckResult:
     if not hosts_of_owner:
         return ok(f"no cluster of another owner is called {site.owned.cluster}")
     text = namesakes_text(site.owned, hosts_of_owner)
-    if site.cluster.owner:  # who says whose it is knows of the others
+    if site.cluster.owner:  # a set owner shows that the user knows of the other clusters
         return ok(text)
     return failed(
         f"{text}. If it is yours, say --owner {min(hosts_of_owner)}; else choose another name, or "

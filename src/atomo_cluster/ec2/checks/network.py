@@ -83,7 +83,7 @@ def halves(cluster: Cluster, public: str) -> CheckResult:
 
 
 def security_group(site: CheckContext) -> CheckResult:
-    """Reports who may use ssh; fails if a foreign security group has the cluster's name."""
+    """Reports the addresses that may use ssh; fails if a foreign group has the cluster's name."""
     cidr, by_hand = allowed_cidr(site.cluster), ""
     filters = [{"Name": "group-name", "Values": [site.owned.label]},
                {"Name": "vpc-id", "Values": [site_subnet(site).vpc]}]  # fmt: skip

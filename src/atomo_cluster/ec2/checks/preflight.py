@@ -35,7 +35,7 @@ CHECKS: Final[Mapping[str, Callable[[CheckContext], CheckResult]]] = MappingProx
         "shared folder": storage.shared_folder,
     }
 )
-# Without these nobody knows whether the launch would be what was asked for, or would work at all.
+# Without these it is unknown whether the launch would follow the settings, or work at all.
 ESSENTIAL: Final = frozenset({"credentials", "name", "instance types", "zone", "image", "subnet"})
 
 
@@ -65,7 +65,7 @@ def finding(name: str, check: Callable[[CheckContext], CheckResult], site: Check
     except ConfigError as error:
         verdict = failed(str(error))
     except CloudError as error:
-        if error.code.startswith("Invalid"):  # what the settings name is not there
+        if error.code.startswith("Invalid"):  # a resource in the settings does not exist
             return Finding(name, FAILED, str(error))
         verdict = unknown(f"AWS does not say: {error}")
     return Finding(name, verdict.outcome, verdict.text)

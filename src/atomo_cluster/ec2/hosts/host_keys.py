@@ -130,7 +130,10 @@ def scan_through_session(ssh: Ssh, host: Host) -> set[str]:
     with TemporaryDirectory() as folder:
         known_hosts = Path(folder) / "known_hosts"
         line = replace(ssh, known_hosts=known_hosts).words(host, "true")
-        line[1:1] = ["-o", "StrictHostKeyChecking=accept-new"]  # what comes first holds
+        line[1:1] = [
+            "-o",
+            "StrictHostKeyChecking=accept-new",
+        ]  # the first value holds
         try:
             subprocess.run(line, capture_output=True, check=False, timeout=SESSION_S)
         except subprocess.TimeoutExpired:

@@ -76,5 +76,5 @@ def parsed(output: str, hosts: Sequence[Host]) -> list[Link]:
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(f"not a link: {line!r}") from error
     if len(links) < len(hosts) - 1:
-        raise ValueError(f"{len(links)} of {len(hosts) - 1} links were told")
+        raise ValueError(f"{len(links)} of {len(hosts) - 1} links were measured")
     return links

@@ -1,4 +1,4 @@
-"""Progress of steps that run on all hosts at once."""
+"""Progress of steps that run on all hosts in parallel."""
 
 from collections.abc import Callable, Sequence
 from threading import Lock

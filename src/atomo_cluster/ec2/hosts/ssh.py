@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Host:
     """A host that is reached by ssh."""
 
-    id: str  # what its host key is pinned to: an address may belong to another host tomorrow
+    id: str  # its host key is pinned to it: an address may belong to another host tomorrow
     alias: str
     role: str
     address: str  # from here
@@ -67,7 +67,7 @@ class Ssh:
     known_hosts: Path
     config: str = ""  # an ssh_config file
     connect_timeout_s: float = 10.0
-    proxy: str = ""  # a ProxyCommand; empty: straight, or what `config` says
+    proxy: str = ""  # a ProxyCommand; empty: a direct connection, or the one of `config`
 
     def words(self, host: Host, *command: str, terminal: bool = False) -> list[str]:
         """Returns the command line of ssh."""
@@ -127,15 +127,15 @@ HINTS: Final = {
     "between. If the host was set up anew, remove its line from known_hosts in state_dir",
     "host identification has changed": "its host key is not the pinned one: somebody may be in "
     "between. If the host was set up anew, remove its line from known_hosts in state_dir",
-    "no answer within": "is it still starting? `status` tells; `launch` renews who may use ssh",
-    "timed out": "has this machine's address changed? `launch` renews who may use ssh",
+    "no answer within": "is it still starting? see `status`; `launch` renews the rule for ssh",
+    "timed out": "has this machine's address changed? `launch` renews the rule for ssh",
     "connection refused": "sshd does not run there (yet): try again in a minute",
     "could not resolve": "no such host name here",
     "no route": "is there a network between here and there?",
 }
 
 
-# Hosts of one's own have no image, and nobody here can renew who may use ssh.
+# Hosts of a hostfile have no image, and `launch` does not control their ssh.
 OWN_HINTS: Final = HINTS | {
     "permission denied": "the host does not take this key, or not from this user: "
     "--path-to-keyfile and --ssh-username name others",

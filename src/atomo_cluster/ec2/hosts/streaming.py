@@ -1,4 +1,4 @@
-"""Remote commands whose output lines arrive as they are printed."""
+"""Remote commands with output line by line, as it is printed."""
 
 import subprocess
 import sys

@@ -211,4 +211,4 @@ def send_large(ssh: Ssh, host: Host, path: Path, name: str) -> None:
                               check=False)  # fmt: skip
     if done.returncode:
         complaint = done.stderr.decode(errors="replace").strip() or "it has another length there"
-        raise RemoteError(f"{host_label(host)}: {name}: {complaint}; once more goes on")
+        raise RemoteError(f"{host_label(host)}: {name}: {complaint}; the same command continues")

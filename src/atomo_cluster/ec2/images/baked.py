@@ -28,7 +28,7 @@ class BakedImage:
     image: Image
     state: str
     gpus: bool  # whether its host had GPUs, and so a driver
-    gb: int  # of its disk; what the snapshot has of it is no more
+    gb: int  # of its disk, an upper bound on the size of the snapshot
     made: datetime
 
     @property
@@ -158,7 +158,7 @@ def images_named(aws: Aws, owned: ClusterTags, name: str, cause: CloudError) -> 
     except CloudError as error:
         raise LeftBehind(
             f"{cause}; and AWS does not say whether there is an image {name} now, which costs "
-            f"({error}): `status` tells later, `delete_images` deletes"
+            f"({error}): `status` shows it later, `delete_images` deletes"
         ) from cause
 
 

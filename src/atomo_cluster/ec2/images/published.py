@@ -23,7 +23,7 @@ class Image:
     root_gb: int
 
 
-# The newest that the account's region knows is taken; AWS keeps the names of old ones for long.
+# The newest image in the account's region is taken; AWS keeps old names for long.
 GPU_PARAMETERS: Final = tuple(
     f"/aws/service/deeplearning/ami/{{0}}/base-oss-nvidia-driver-gpu-ubuntu-{version}/latest/ami-id"
     for version in ("24.04", "22.04")

@@ -48,7 +48,7 @@ class Escapes(RenderHook):
 
 @final
 class Escaped:
-    """A renderable whose control characters are shown as escapes."""
+    """A renderable with control characters shown as escapes."""
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown

@@ -99,7 +99,7 @@ class Run:
         """Reports the predictions of DryRun for each call; empty text: it would succeed.
 
         Raises:
-            CloudError: `what` would fail.
+            CloudError: `purpose` would fail.
         """
         for action, refusal in verdicts.items():
             self.say(f"dry run  {action}: {refusal or 'EC2 would do it'}")

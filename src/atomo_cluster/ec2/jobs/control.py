@@ -23,7 +23,7 @@ __all__ = [
 
 
 def at_master(run: Run, master: Host) -> Ssh:
-    """Returns the connection to the master, whose host key is pinned first."""
+    """Pins the host key of the master, and returns the connection to it."""
     ssh = ssh_of(run)
     host_keys(run, ssh).pin(master)
     return ssh
@@ -60,7 +60,7 @@ def check_idle(run: Run, master: Host) -> None:
         if job.state in ("queued", "running", "stopping"):
             raise NotReady(
                 f"job {job.number} ({job.shown}) is {job.state}; `stop {job.number}` ends it with "
-                "a checkpoint, and the same `train` goes on from there afterwards"
+                "a checkpoint, and the same `train` continues from it afterwards"
             )
 
 
@@ -103,7 +103,7 @@ def run_on_master(run: Run, master: Host, command: str, job: str) -> int:
     code = relay_output(line, as_json=run.as_json)
     if code == UNREACHED:
         raise RemoteError(
-            f"{master.alias}: the connection broke; the job goes on without it, `attach {job}` "
+            f"{master.alias}: the connection broke; the job keeps running, `attach {job}` "
             "follows it again"
         )
     if code == ABSENT:

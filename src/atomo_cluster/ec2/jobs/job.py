@@ -38,7 +38,7 @@ class Job:
     made: int | None
     started: int | None
     ended: int | None
-    shown: str  # what it runs
+    shown: str  # its command, shortened
 
 
 def jobs_in(text: str) -> list[Job]:

@@ -24,11 +24,11 @@ class Group:
     role: str
     count: int
     machine: InstanceType
-    alternatives: tuple[str, ...]  # types that will do as well, in the same order
+    alternatives: tuple[str, ...]  # other accepted types, in the same order
     image: Image
     method: str  # spot, on-demand or reserved
     spot: bool
-    hourly: float | None  # USD for one of them now, without its disk and address
+    hourly: float | None  # USD per host now, without disk and address
     most: float | None  # the same as a bound: list price or spot_price, of the dearest type
     disk_gb: int  # the image may need more than volume_gb
 

@@ -28,7 +28,7 @@ class Order:
     launch: str
     role: str
     count: int
-    types: tuple[str, ...]  # the first is the wanted one, the others will do for spot
+    types: tuple[str, ...]  # the wanted type first; spot accepts the others
     image: Image
     spot: bool
     admitted: str = ""  # a public key that the hosts let in besides that of the key pair
@@ -131,7 +131,7 @@ def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]
 
 
 def fleet(order: Order, cluster: Cluster, network: Network, name: str) -> dict[str, Any]:
-    """Returns the arguments of CreateFleet: all hosts at once in one zone, or none."""
+    """Returns the arguments of CreateFleet: all hosts in one zone, or none."""
     limit = {} if cluster.spot_price is None else {"MaxPrice": f"{cluster.spot_price:g}"}
     subnet = {} if cluster.efa else {"SubnetId": network.subnet.id}
     return {

@@ -7,6 +7,7 @@ from rich.table import Table
 from atomo_cluster.ec2.images.published import Image
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.invocation.wrapping import entry
+from atomo_cluster.ec2.launch.attempts import Attempt, Group
 from atomo_cluster.ec2.launch.plan import Plan
 from atomo_cluster.ec2.money.prices import format_usd
 from atomo_cluster.ec2.settings.terms import ROLES
@@ -91,34 +92,37 @@ def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:
         "subnet": plan.subnet.id,
         "method": {role: plan.cluster.method_of(role) for role in ROLES},
         "ssh_from": ssh_from,
-        "running": [one.id for one in plan.running],
-        "launch": [
-            {
-                "role": group.role,
-                "count": group.count,
-                "method": group.method,
-                "type": group.machine.type,
-                "alternatives": list(group.alternatives),
-                "vcpus": group.machine.vcpus,
-                "memory_gib": group.machine.memory_gib,
-                "gpus": group.machine.gpus,
-                "image": group.image.id,
-                "usd_per_hour": group.hourly,
-            }
-            for group in plan.groups
-        ],
-        "attempts": [
-            {
-                "zone": one.subnet.zone,
-                "types": {group.role: list(group.types) for group in one.groups},
-                "usd_per_hour_of_instances": one.hourly,
-            }
-            for one in plan.attempts
-            if one.groups
-        ],
+        "running": [host.id for host in plan.running],
+        "launch": [group_record(group) for group in plan.groups],
+        "attempts": [attempt_record(attempt) for attempt in plan.attempts if attempt.groups],
         "usd_per_hour": plan.hourly,
         "usd_per_hour_of": plan.parts,
         "max_hours": plan.cluster.max_hours,
         "usd_until_fuse": plan.total,
         "max_usd": plan.cluster.max_usd,
+    }
+
+
+def group_record(group: Group) -> dict[str, object]:
+    """Returns a group of identical hosts as a record."""
+    return {
+        "role": group.role,
+        "count": group.count,
+        "method": group.method,
+        "type": group.machine.type,
+        "alternatives": list(group.alternatives),
+        "vcpus": group.machine.vcpus,
+        "memory_gib": group.machine.memory_gib,
+        "gpus": group.machine.gpus,
+        "image": group.image.id,
+        "usd_per_hour": group.hourly,
+    }
+
+
+def attempt_record(attempt: Attempt) -> dict[str, object]:
+    """Returns an attempt as a record."""
+    return {
+        "zone": attempt.subnet.zone,
+        "types": {group.role: list(group.types) for group in attempt.groups},
+        "usd_per_hour_of_instances": attempt.hourly,
     }

@@ -17,7 +17,7 @@ def limit_excess(limit: float | None, bound: float | None) -> str:
         return ""
     if bound is None:
         return (f"max_usd is {format_usd(limit)}, and AWS does not say what the cluster may cost "
-                "(`iam --check` tells whether pricing:GetProducts is allowed)")  # fmt: skip
+                "(`iam --check` shows whether pricing:GetProducts is allowed)")  # fmt: skip
     cost = f"the cluster may cost {format_usd(bound)} until its fuses"
     return f"{cost}, and max_usd is {format_usd(limit)}"
 

@@ -69,7 +69,7 @@ def read_entries(cluster: Cluster, owner: str) -> dict[str, LedgerEntry]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: {error}; delete it, and forget what hosts have cost") from error
+        raise ConfigError(f"{path}: {error}; delete it; the past costs are then lost") from error
     owned = [entry for entry in entries if entry.owner == owner]
     return {life_key(entry.id, entry.launched): entry for entry in owned}
 
@@ -89,7 +89,7 @@ def record_entries(cluster: Cluster, owner: str, entries: Iterable[LedgerEntry])
         price = entry.usd_per_hour if old is None or entry.usd_per_hour else old.usd_per_hour
         if old is None or not old.ended:
             recorded[key] = replace(entry, usd_per_hour=price)
-        elif old.usd_per_hour is None:  # or nobody would ever know what all of them have cost
+        elif old.usd_per_hour is None:  # an unknown price would make the sum unknown for ever
             recorded[key] = replace(old, usd_per_hour=price)
     write(file_of(cluster), bounded(list(recorded.values())))
 
@@ -147,4 +147,4 @@ def write(path: Path, entries: Iterable[LedgerEntry]) -> None:
         fresh.write_text(json.dumps([asdict(entry) for entry in entries], indent=1) + "\n")
         os.replace(fresh, path)
     except OSError as error:
-        raise ConfigError(f"{path}: {error}; what hosts cost cannot be written down") from error
+        raise ConfigError(f"{path}: {error}; the costs of hosts cannot be recorded") from error

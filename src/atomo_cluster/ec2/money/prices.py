@@ -31,7 +31,7 @@ class Prices:
     """Prices in USD; None: unknown."""
 
     listed: Mapping[str, float | None]  # on-demand, by type; spot never costs more
-    spot: Mapping[tuple[str, str], float]  # now, by zone and type; what is not told is not there
+    spot: Mapping[tuple[str, str], float]  # now, by zone and type; unknown prices are missing
     disk_gb_month: float | None
     address_hour: float | None
 
@@ -56,7 +56,7 @@ class Prices:
 
 
 def prices(aws: Aws, types: Iterable[str], spot: Iterable[str], zones: Iterable[str]) -> Prices:
-    """Fetches the present prices; `spot` are the types whose spot prices in `zones` are wanted."""
+    """Fetches the present prices, with spot prices of the types `spot` in `zones`."""
     type_names = sorted(set(types))
     queries = [on_demand(aws.region, type) for type in type_names]
     disk, address, *type_prices = fetch_prices(

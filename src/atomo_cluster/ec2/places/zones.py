@@ -16,7 +16,7 @@ def require_types(aws: Aws, types: Iterable[str]) -> dict[str, InstanceType]:
     """Describes each type.
 
     Raises:
-        ConfigError: the region does not have one of them.
+        ConfigError: the region lacks a type.
     """
     type_names = tuple(types)
     types_by_name = instance_types(aws, type_names)

@@ -17,8 +17,8 @@ __all__ = ["DEFAULT_FILE", "add_settings", "load", "template"]
 DEFAULT_FILE: Final = Path("cluster.yaml")
 MISSING: Final = f"PyYAML is missing; `{sys.executable} -m pip install pyyaml` brings it"
 SECTIONS: Final[Mapping[str, str]] = {
-    "name": "Who and where",
-    "method": "What is launched",
+    "name": "Name, owner and place",
+    "method": "Hosts",
     "max_hours": "The fuse",
     "supervise": "A cluster that looks after itself",
     "key_name": "ssh",
@@ -149,7 +149,7 @@ def yaml_text(value: object) -> str:
 def template() -> str:
     """Returns the file that `init` writes: every key with its default and its meaning."""
     head = "# A cluster for tools/pytorch_ec2.py. Every key may also be given as an option,\n"
-    text = head + "# e.g. --n-workers 8. What is empty has the meaning that its comment says.\n"
+    text = head + "# e.g. --n-workers 8. The comment of a setting explains an empty value.\n"
     for field in fields(Cluster):
         if field.name in SECTIONS:
             text += f"\n# --- {SECTIONS[field.name]} ---\n"

@@ -10,11 +10,11 @@ from atomo_cluster.ec2.supervisor.event_log import DONE
 
 __all__ = ["Action", "Decision", "Limits", "Observation", "decide"]
 
-# Time for a checkpoint, and for hosts to be told to end.
+# Time for a checkpoint and for the orders that end the hosts.
 MARGIN: Final = timedelta(minutes=5)
-# `atomo` ends with these where a process or a host was lost, 137 and 255 where it was killed.
+# Exit codes of `atomo` after the loss of a process or host; 137 and 255: it was killed.
 LOSSES: Final = frozenset({5, 9, 137, 255, -9})
-LEFT: Final = frozenset({130, 143, -2, -15})  # a checkpoint was asked for, as by a notice
+LEFT: Final = frozenset({130, 143, -2, -15})  # a checkpoint was requested, e.g. by a spot notice
 
 
 class Action(Enum):
@@ -27,7 +27,7 @@ class Action(Enum):
     FINISH = "finish"  # the job is done
     STOPPED = "stopped"  # a person has ended it
     FAIL = "fail"  # for good
-    RELEASE = "release"  # the workers end; the master has what is not safe elsewhere
+    RELEASE = "release"  # the workers end; the master has results that are not stored elsewhere
     END = "end"  # all hosts end
 
 
@@ -45,16 +45,16 @@ class Observation:
     """Observations of the supervisor."""
 
     now: datetime
-    running: bool  # whether the job runs
-    code: int | None  # that it ended with; None: it has not, or was not started
-    lost: tuple[str, ...]  # hosts that are gone, or are going
-    outcome: str  # what became of the job; empty: nothing yet
+    running: bool  # True if the job runs
+    code: int | None  # exit code of the job; None: it runs, or was not started
+    lost: tuple[str, ...]  # hosts that are gone, or will go
+    outcome: str  # the result of the job; empty: none yet
     idle_since: datetime | None  # when nothing ran any more
     restarts: int
-    safe: bool  # whether its results are elsewhere than on the master's disk
-    released: bool  # whether the workers have ended already
-    usd: float | None  # that the cluster has cost, at most; None: nobody knows
-    usd_per_hour: float | None  # that it costs now, at most
+    safe: bool  # True if its results are stored outside the master's disk
+    released: bool  # True if the workers have ended already
+    usd: float | None  # upper bound on the cost of the cluster so far; None: unknown
+    usd_per_hour: float | None  # upper bound on its present cost
     fuse: datetime  # of the master
 
 

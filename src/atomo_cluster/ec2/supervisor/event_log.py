@@ -15,14 +15,14 @@ from typing import Final, final
 __all__ = ["DONE", "FAILED", "JOB", "LOST", "NOTE", "OVER", "RESTART", "STARTED", "STOPPED",
            "Event", "EventLog", "parsed"]  # fmt: skip
 
-JOB: Final = "job"  # a new one is handed over; what follows is of it
+JOB: Final = "job"  # a new job is handed over; later events belong to it
 STARTED: Final = "started"
 LOST: Final = "lost"  # hosts are gone, or are going
 RESTART: Final = "restart"  # the job is to be started again
 DONE: Final = "done"
 FAILED: Final = "failed"  # for good
 STOPPED: Final = "stopped"  # by a person
-OVER: Final = "over"  # hosts are told to end
+OVER: Final = "over"  # hosts are ordered to end
 NOTE: Final = "note"
 
 

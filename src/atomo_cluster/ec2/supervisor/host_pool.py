@@ -25,10 +25,10 @@ from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
 __all__ = ["HostPool"]
 
-SILENT: Final = timedelta(seconds=60)  # a host that lets nobody in for so long is dead
+SILENT: Final = timedelta(seconds=60)  # a host that refuses ssh for so long is dead
 PRICES_LAST: Final = timedelta(minutes=10)
 PROBE_S: Final = 3.0
-SHORTEST_H: Final = 0.2  # what is left of the fuse, for a host to be worth its start
+SHORTEST_H: Final = 0.2  # hours until the fuse, below which a new host is not worth its start
 SSH: Final = 22
 Reachable = Callable[[Instance], bool]
 
@@ -57,9 +57,9 @@ class HostPool:
         self._notices = memory / "notices"  # hosts that EC2 takes back: see leave_job.sh
         self._unready = memory / "unready"  # hosts that were launched and not set up
         self._site, self._reachable = site, reachable
-        self._mute: dict[str, datetime] = {}  # since when a host has not answered
+        self._mute: dict[str, datetime] = {}  # times since which hosts have not answered
         self.hosts: list[Instance] = []  # that run, the master first
-        self.noticed = False  # whether EC2 has said that it takes one of them, and the job knows
+        self.noticed = False  # True if EC2 takes a worker back, and the job has the notice
         self._prices: tuple[datetime, Prices] | None = None
 
     def look(self, now: datetime) -> tuple[str, ...]:
@@ -105,7 +105,7 @@ class HostPool:
         settings = self._run.cluster
         prices_now = self._known({host.type for host in hosts}, now)
         listed = [bound_entry(host, prices_now, settings, now) for host in hosts]
-        with suppress(ConfigError):  # a full disk is no reason to look no further
+        with suppress(ConfigError):  # the supervisor works on, even with a full disk
             record_entries(settings, self._run.owned.owner, listed)
 
     def _noted(self) -> list[LedgerEntry]:
@@ -143,7 +143,7 @@ class HostPool:
         hosts = launch(run.aws, plan, None, run.say)
         self.hosts, fresh = hosts, {host.id for host in hosts} - before
         self._unready.write_text(" ".join(fresh))
-        self._note(hosts, now)  # one of them may end, and AWS not say so for long
+        self._note(hosts, now)  # a host may end, and AWS not report it for long
         self.set_up(fresh)
         self._unready.unlink()
         return hosts_of(run, hosts)
@@ -188,7 +188,7 @@ class HostPool:
 
     def _burn(self, roles: Sequence[str], cause: CloudError) -> list[str]:
         """Ends hosts through their fuses, without AWS."""
-        if not self.hosts:  # AWS has never said which there are
+        if not self.hosts:  # AWS has never listed the hosts
             raise cause
         all_hosts = [
             to_host(self._run, place, instance) for place, instance in enumerate(self.hosts)

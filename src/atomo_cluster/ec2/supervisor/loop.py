@@ -167,12 +167,12 @@ class Supervisor:
         ids = self._crew.end((WORKER,))
         self._released = True
         if ids:
-            self._story.tell(OVER, f"{decision.why}; told to end: {', '.join(ids)}")
+            self._story.tell(OVER, f"{decision.why}; ordered to end: {', '.join(ids)}")
 
     def _end(self, decision: Decision, view: Observation) -> None:
         self._job.stop()
         if [event.kind for event in self._story.events[-1:]] != [OVER]:  # or AWS refused it
-            self._story.tell(OVER, f"{decision.why}; all hosts are told to end")
+            self._story.tell(OVER, f"{decision.why}; all hosts are ordered to end")
         self._store.finish()
         self._crew.end(tuple(reversed(ROLES)))
         self._over = True

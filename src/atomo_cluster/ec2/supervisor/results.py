@@ -15,7 +15,7 @@ __all__ = ["FETCHED", "LocalResults", "S3Results", "SyncRound", "out_folder"]
 
 FETCHED: Final = ".atomo/fetched"  # `fetch` touches it, once all is on the user's machine
 BETWEEN: Final = timedelta(seconds=60)
-LAST_S: Final = 240.0  # for what is left at the end: less than the margin to a limit
+LAST_S: Final = 240.0  # for the remaining files at the end: less than the margin to a limit
 TEMPORARY: Final = ".tmp"
 
 

@@ -30,7 +30,7 @@ class SupervisedJob:
         self._cluster, self._words, self._home = cluster, tuple(words), home
         self._number: int | None = next(
             (job.number for job in self._listed() if job.state in LIVES), None
-        )  # a supervisor that is started again finds it at work
+        )  # a restarted supervisor adopts the running job
 
     @property
     def running(self) -> bool:

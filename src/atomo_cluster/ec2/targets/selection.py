@@ -112,7 +112,7 @@ def from_line(path: Path, word: str, number: int) -> Host:
         )
     port = int(match[2] or 22)
     role = "worker" if number else "master"
-    # What the hosts' ssh_config resolves: MPI takes colons for something else.
+    # A name that ssh_config resolves: MPI interprets colons in another way.
     inside = name if port == 22 and ":" not in name else alias(number)
     return Host(word, alias(number), role, name, inside, port, own=True)
 

@@ -180,6 +180,6 @@ def test_a_full_disk_is_no_reason_to_end_hosts_later(night, cloud, monkeypatch):
 
 def test_an_event_that_cannot_be_written_ends_no_supervisor(tmp_path, capsys):
     story = EventLog(tmp_path / "gone" / "story.jsonl", now)
-    story.tell("over", "all hosts are told to end")
+    story.tell("over", "all hosts are ordered to end")
     assert [event.kind for event in story.events] == ["over"]
     assert "No such file" in capsys.readouterr().err

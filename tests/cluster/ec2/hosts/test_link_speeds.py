@@ -56,5 +56,5 @@ def test_links_that_cannot_be_measured_say_why(shown):
     (told,) = shown("no mpirun", code=2)
     assert told.startswith("links were not measured: deeplearning-worker1 (a): links: ")
     assert told.endswith("no mpirun")
-    assert shown(printed(1.0)) == ["links were not measured: 1 of 2 links were told"]
+    assert shown(printed(1.0)) == ["links were not measured: 1 of 2 links were measured"]
     assert "not a link" in shown('{"rank": 9}\n')[0]

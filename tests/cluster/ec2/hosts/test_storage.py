@@ -104,7 +104,7 @@ def test_a_run_comes_home_from_s3_and_a_broken_off_file_goes_on(
 
 def test_the_story_is_told_after_the_end(kept, bucket, tmp_path, ec2):
     story = EventLog(tmp_path / "story.jsonl", datetime.now)
-    story.tell("over", "the job is done; all hosts are told to end")
+    story.tell("over", "the job is done; all hosts are ordered to end")
     kept.finish()
     words = ("--supervise", "yes", "--results", PLACE, "--master-method", "on-demand")
     result = ec2("status", "--json", *words).record["story"]

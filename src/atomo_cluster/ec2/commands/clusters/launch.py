@@ -26,8 +26,8 @@ HELP: Final = """\
   pytorch_ec2.py launch --dry-run
   pytorch_ec2.py launch --n-workers 8 --method on-demand --yes --json
 
-Shows the plan, checks everything, and asks. Run again, it starts only what is missing, such as spot
-workers that AWS took back. If anything fails, what was started is ended again. Each host
+Shows the plan, checks everything, and asks. Run again, it starts only missing hosts, such as spot
+workers that AWS took back. If anything fails, the started hosts are ended. Each host
 ends itself after max_hours."""
 
 
@@ -62,7 +62,7 @@ def write_down(run: Run, plan: Plan, hosts: list[Instance]) -> None:
         if not plan.running:
             clear_entries(run.cluster, run.owned.owner)
         record_entries(run.cluster, run.owned.owner, [priced(plan, host) for host in hosts])
-    except ConfigError as error:  # which is no reason to end what runs
+    except ConfigError as error:  # the hosts run all the same
         run.say(f"not written down: {error}")
 
 
@@ -76,7 +76,7 @@ def priced(plan: Plan, host: Instance) -> LedgerEntry:
 def check(run: Run, plan: Plan) -> None:
     """Runs every check, and reports unknown results."""
     if plan.groups and run.cluster.max_usd is not None:
-        # Who launches where nothing runs begins anew: `cost` forgets what was before.
+        # A launch without running hosts begins a new ledger: earlier costs do not count.
         ended = ended_usd(run) if plan.running else 0.0
         check_budget(plan.cluster.max_usd, [plan.total, ended])
     findings = validate(CheckContext(run.aws, run.cluster, run.owned))

@@ -17,7 +17,7 @@ ALIVE = ("queued", "running", "stopping")
 
 
 def tell_origin(run: Run) -> None:
-    """Says who launched the hosts, when, and what they train, if it was not this machine."""
+    """Reports machine, owner, age and job of the cluster if another machine launched it."""
     try:
         hosts = instances(run.aws, run.owned)
     except CloudError as error:

@@ -36,7 +36,7 @@ def show_own(run: Run) -> int:
     for answer in answers:
         if answer.code:
             run.say(f"{answer.host.alias}: {answer.complaint()}")
-    run.tell({"hosts": [told(answer) for answer in answers]})
+    run.tell({"hosts": [host_record(answer) for answer in answers]})
     finish(answers)
     return 0
 
@@ -46,7 +46,7 @@ def cells(answer: Answer) -> list[str]:
     return ["no answer", "", "", ""] if answer.code else answer.out.split()
 
 
-def told(answer: Answer) -> dict[str, object]:
+def host_record(answer: Answer) -> dict[str, object]:
     """Returns a host as a record for `--json`."""
     if answer.code:
         return {**vars(answer.host), "state": "unreached", "error": answer.complaint()}

@@ -20,10 +20,10 @@ HELP: Final = """\
   pytorch_ec2.py start_hosts
   pytorch_ec2.py start_hosts --max-usd 20 --yes --json
 
-Starts the hosts that `stop_hosts` has stopped, all or none. What their fuses had left counts from
-now on; `extend` moves them. Addresses inside stay, public ones are new. `bootstrap` then mounts the
-shared folder again and writes the host files, in which the order of workers may be another; workers
-that are missing, such as spot ones, `launch` starts before."""
+Starts the hosts that `stop_hosts` has stopped, all or none. The remaining time of their fuses
+counts from now on; `extend` moves them. Private addresses stay, public addresses are new. `launch`
+then starts missing workers, such as spot workers, and `bootstrap` mounts the shared folder again
+and writes the host files, in which the order of workers may differ."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def show(run: Run, asleep: Sequence[Instance]) -> None:
                 "h later")  # fmt: skip
     costs = with_ledger(run, all_costs(run))
     bound = sum_known([cost.usd_until_fuse for cost in costs])
-    run.say(f"at most {format_usd(bound)} until the fuses, with what the cluster has cost")
+    run.say(f"at most {format_usd(bound)} until the fuses, past costs included")
     check_budget(run.cluster.max_usd, [bound], "`shutdown` ends it, or give another max_usd")
 
 
@@ -68,7 +68,7 @@ def wake(run: Run, asleep: Sequence[Instance]) -> None:
         run.aws.wait("instance_stopped", 600, InstanceIds=[host.id for host in asleep])
     try:
         record_before_start(run, asleep, datetime.now(timezone.utc))
-    except ConfigError as error:  # which is no reason to leave them asleep
+    except ConfigError as error:  # the hosts start all the same
         run.say(f"not written down in {file_of(run.cluster)}: {error}")
     ids = [host.id for host in asleep]
     start_instances(run.aws, run.owned, ids)

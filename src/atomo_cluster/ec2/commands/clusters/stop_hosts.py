@@ -26,7 +26,7 @@ Has EC2 stop the hosts: their disks stay, with all that is on them, and cost; th
 nothing. Their fuses wait meanwhile, so that nothing ends a stopped cluster: `start_hosts` wakes it,
 `shutdown` ends it. Spot instances are bought for one time here, which EC2 does not stop: --end-spot
 ends them with their disks, and `launch` buys them again afterwards. A job is to be stopped first,
-with a checkpoint: `stop JOB`. No host is stopped unless all can be told so."""
+with a checkpoint: `stop JOB`. No host is stopped unless all hosts answer."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -103,12 +103,12 @@ def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
         stop_instances(run.aws, run.owned, [host.id for host in hosts])
     except CloudError:
         for host in resume_fuses(ssh, hosts):
-            run.say(f"{host.alias} ({host.id}) could not be told that it runs on: at a restart its "
-                    "fuse would count anew from what it had left now")  # fmt: skip
+            run.say(f"{host.alias} ({host.id}) did not answer: at a restart its fuse would "
+                    "count again from its present remaining time")  # fmt: skip
         raise
     try:
         tag_remaining_hours(run.aws, paused)
-    except ClusterError as error:  # which is no reason to say that they run
+    except ClusterError as error:  # the hosts are stopped all the same
         run.say(f"`status` will show later fuses than the hosts have: {error}")
     run.say(f"stopped: {', '.join(host.id for host in hosts)}")  # whatever AWS says from now on
 
@@ -133,6 +133,6 @@ def noted_costs(run: Run) -> list[tuple[str, float | None]]:
     try:
         costs = all_costs(run)
         with_ledger(run, costs)
-    except (CloudError, ConfigError) as error:  # which is no reason to say that they run
+    except (CloudError, ConfigError) as error:  # the hosts are stopped all the same
         run.say(f"not written down: {error}")
     return [(cost.id, cost.usd_per_hour) for cost in costs]

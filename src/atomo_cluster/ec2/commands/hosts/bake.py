@@ -123,7 +123,7 @@ def wait(run: Run, ids: Sequence[str]) -> None:
         run.aws.wait("image_available", IMAGE_S, ImageIds=list(ids))
     except CloudError as error:
         raise LeftBehind(
-            f"{error}; {', '.join(ids)} may still come, and costs: `status` tells, "
+            f"{error}; {', '.join(ids)} may still come, and costs: `status` shows it, "
             f"`delete_images` deletes; {AFTERWARDS}"
         ) from error
 
@@ -134,7 +134,7 @@ def report(run: Run, made: Sequence[str], older: Sequence[BakedImage]) -> None:
         run.say(f"{id} is available; `launch --image-id baked` takes it")
     if older:
         ids = " ".join(image.id for image in older)
-        run.say(f"older ones, which cost as well: `delete_images {ids}`")
+        run.say(f"older images, which cost as well: `delete_images {ids}`")
     run.say(
         "next: `pytorch_ec2.py bootstrap`, which makes the restarted hosts of the cluster again"
     )

@@ -22,8 +22,8 @@ HELP: Final = """\
   pytorch_ec2.py bootstrap --hostfile machines --name lab --ssh-username me
 
 Waits for the hosts, pins their host keys, copies this checkout, makes a key of the cluster's own,
-mounts the shared folder and installs the environment, on all hosts at once. In the end it measures
-what MPI gets out of the links. May be run again at any time; it deletes nothing. --hostfile takes
+mounts the shared folder and installs the environment, on all hosts in parallel. Then it measures
+the links with MPI. May be run again at any time; it deletes nothing. --hostfile takes
 any hosts with ssh: one HOST or HOST:PORT a line."""
 
 

@@ -14,7 +14,7 @@ HELP: Final = """\
   pytorch_ec2.py delete_images ami-0abc --yes --json
 
 Deletes the images that `bake` has made of this cluster, or those that are named, and their
-snapshots; then it looks whether they are gone. Hosts that were launched from them go on."""
+snapshots; then checks that they are gone. Hosts that were launched from them keep running."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def end(run: Run, chosen: list[BakedImage]) -> None:
     try:
         delete(run.aws, run.owned, [image.id for image in chosen])
     except CloudError as error:
-        raise LeftBehind(f"{error}; `delete_images` again deletes what is left") from error
+        raise LeftBehind(f"{error}; `delete_images` again deletes the remaining images") from error
 
 
 def image_line(image: BakedImage) -> str:

@@ -17,8 +17,8 @@ HELP: Final = """\
   pytorch_ec2.py fetch --to ~/runs/tonight
 
 Brings checkpoints and records home: from `results` on S3 where there is such a place, also when
-hosts are gone, else from the master. What is here already is not brought again, and a file that was
-broken off goes on: after an interruption give the same command. Nothing is deleted."""
+hosts are gone, else from the master. Files that are here already are not copied again, and a
+partial file continues: after an interruption give the same command. Nothing is deleted."""
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -19,7 +19,7 @@ the same time, shows each line as it comes, with its host, and ends with 11 if i
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("hosts", metavar="HOSTS", help="where")
-    parser.add_argument("command", metavar="COMMAND", help="what, for the hosts' shell")
+    parser.add_argument("command", metavar="COMMAND", help="a line for the hosts' shell")
     add_hostfile(parser)
 
 

@@ -15,9 +15,9 @@ HELP: Final = """\
   pytorch_ec2.py upload ~/data/cifar10 data/cifar10
   pytorch_ec2.py upload ~/data/cifar10 /home/ubuntu/shared/cifar10
 
-Takes a file, or what a folder has, to a folder of every host, below the checkout unless it is an
-absolute path; on a shared folder of the master alone, since the others see it there. What is there
-already is not sent again, and a large file that was broken off goes on. Nothing is deleted."""
+Copies a file, or the files of a folder, to a folder of every host, below the checkout unless it is
+an absolute path; to a shared folder through the master alone, since all hosts see it. Files that
+are there already are not sent again, and a large partial file continues. Nothing is deleted."""
 
 
 def arguments(parser: ArgumentParser) -> None:

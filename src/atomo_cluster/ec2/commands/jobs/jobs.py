@@ -16,8 +16,8 @@ HELP: Final = """\
   pytorch_ec2.py jobs
   pytorch_ec2.py jobs --json
 
-Lists the jobs of the cluster, the oldest first: what runs, what waits for its turn (`train
---queue`), what has ended and how. `lost` is a job that ended without a word: killed by force, or
+Lists the jobs of the cluster, the oldest first: running jobs, waiting jobs (`train --queue`),
+and ended jobs with their results. `lost` is a job that ended without a word: killed by force, or
 with its host. The master keeps the list, and it ends with the master."""
 COLUMNS: Final = ("job", "state", "began, UTC", "took", "runs")
 

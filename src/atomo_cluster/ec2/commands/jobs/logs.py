@@ -15,13 +15,13 @@ HELP: Final = """\
   pytorch_ec2.py logs --follow
   pytorch_ec2.py logs 3 --lines 20
 
-Prints what a job has printed: that which runs, or else the last. With --follow also all that comes
+Prints the output of a job: the running job, or else the last one. With --follow also all that comes
 until it ends; Ctrl-C ends the following and not the job."""
 
 
 def arguments(parser: ArgumentParser) -> None:
     add_job(parser)
-    parser.add_argument("--follow", "-f", action="store_true", help="and what comes")
+    parser.add_argument("--follow", "-f", action="store_true", help="and later output")
     parser.add_argument("--lines", type=int, default=None, metavar="N",
                         help="the last N only (default: all)")  # fmt: skip
     add_hostfile(parser)
@@ -29,7 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def add_job(parser: ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", nargs="?", default="last",
-                        help="its number (default: what runs, or ran last)")  # fmt: skip
+                        help="its number (default: the job that runs, or ran last)")  # fmt: skip
 
 
 def run(run: Run) -> int:

@@ -14,12 +14,12 @@ HELP: Final = """\
   pytorch_ec2.py stop 3
   pytorch_ec2.py stop 3 --wait 60
 
-Has a job write a checkpoint and end, and waits for it; the same `train` goes on from there. One
-that waits for its turn is taken out of the queue. `jobs` lists them. The hosts go on."""
+Has a job write a checkpoint and end, and waits for it; the same `train` continues from it. A
+waiting job is taken out of the queue. `jobs` lists them. The hosts keep running."""
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("job", metavar="JOB", help="its number, or last: what runs")
+    parser.add_argument("job", metavar="JOB", help="its number, or last: the running job")
     add_wait(parser)
     add_hostfile(parser)
 

@@ -30,7 +30,7 @@ EVERY_S: Final = 10.0
 def arguments(parser: ArgumentParser) -> None:
     add_site(parser)
     parser.set_defaults(hostfile=None)
-    parser.add_argument("--job", required=True, metavar="NAME", help="tells one job from the next")
+    parser.add_argument("--job", required=True, metavar="NAME", help="identifies the job")
     parser.add_argument("--every", type=float, default=EVERY_S, metavar="SECONDS",
                         help=f"between looks at the cluster (default {EVERY_S:g})")  # fmt: skip
 

@@ -99,8 +99,8 @@ def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
     answer = ssh_of(run).run(master, command, package(run, words), INSTALL_S)
     answer.checked("starting the supervisor")
     run.say(
-        f"the supervisor on {master.alias} has the job: `status` tells its story, `logs --follow` "
-        "what the job says; this machine may be shut down"
+        f"the supervisor on {master.alias} has the job: `status` shows its events, `logs --follow` "
+        "its output; this machine may be shut down"
     )
     run.tell({"exit_code": 0, "supervised": True})
     return 0

@@ -18,7 +18,7 @@ HELP: Final = """\
 
 Lists types of the region that have at least so much, the cheapest first, as workers are bought.
 Costs nothing and changes nothing. Prices are of one instance, without its disk; spot prices are
-those of the cheapest zone. What AWS does not tell is unknown, and comes last."""
+those of the cheapest zone. Unknown prices come last."""
 COLUMNS: Final = ("type", "vCPU", "GiB", "GPUs", "on demand", "spot", "zone")
 
 

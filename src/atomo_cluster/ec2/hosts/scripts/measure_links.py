@@ -62,7 +62,7 @@ def answer(world: Any, status: Any) -> None:
 
 
 def main() -> None:
-    from mpi4py import MPI  # whose import starts it
+    from mpi4py import MPI  # the import initializes MPI
 
     world = MPI.COMM_WORLD
     if world.rank:

@@ -45,16 +45,16 @@ def delete_until_gone(
     """
     seen: list[SearchResult] = []
     while True:
-        found = find_resources(aws, filters, makes_roles)
-        if not found.errors and not any(
-            one.kind in {*COSTLY, *ONE_BY_ONE, PROFILE} for one in found.things
+        remaining = find_resources(aws, filters, makes_roles)
+        if not remaining.errors and not any(
+            resource.kind in {*COSTLY, *ONE_BY_ONE, PROFILE} for resource in remaining.things
         ):
-            return found
+            return remaining
         if len(seen) == ROUNDS or stuck(seen):
-            errors = (*found.errors, *seen[-1].errors)
-            return SearchResult(found.things, tuple(dict.fromkeys(errors)))
-        failures = delete(aws, due(found.things), say)
-        seen.append(SearchResult(found.things, (*found.errors, *failures)))
+            errors = (*remaining.errors, *seen[-1].errors)
+            return SearchResult(remaining.things, tuple(dict.fromkeys(errors)))
+        failures = delete(aws, due(remaining.things), say)
+        seen.append(SearchResult(remaining.things, (*remaining.errors, *failures)))
         if seen[-2:] == [seen[-1]] * 2:
             pause(BETWEEN_S)
 
@@ -67,12 +67,12 @@ def terminate_without_waiting(aws: Aws, filters: Filters) -> None:
     Raises:
         CloudError: AWS refused a part of it, or the list of resources is incomplete.
     """
-    things = find_resources(aws, filters).complete()
+    resources = find_resources(aws, filters).complete()
     failures = [
-        told
+        refusal
         for kind in ("instance", "spot-instances-request", "launch-template")
-        if (ids := [thing.id for thing in things if thing.kind == kind])
-        for told in delete_kind(aws, kind, ids)
+        if (ids := [resource.id for resource in resources if resource.kind == kind])
+        for refusal in delete_kind(aws, kind, ids)
     ]
     if failures:
         raise CloudError("; ".join(failures))
@@ -84,25 +84,25 @@ def stuck(seen: Sequence[SearchResult]) -> bool:
     return bool(last) and bool(last[0].errors) and last == [last[0]] * STUCK
 
 
-def due(things: Sequence[Resource]) -> list[Resource]:
+def due(resources: Sequence[Resource]) -> list[Resource]:
     """Returns the resources that can be deleted now; while instances exist, only costly ones."""
-    if any(thing.kind == "instance" for thing in things):
-        return [thing for thing in things if thing.kind in COSTLY]
-    return list(things)
+    if any(resource.kind == "instance" for resource in resources):
+        return [resource for resource in resources if resource.kind in COSTLY]
+    return list(resources)
 
 
-def delete(aws: Aws, things: Sequence[Resource], say: Say) -> list[str]:
+def delete(aws: Aws, resources: Sequence[Resource], say: Say) -> list[str]:
     """Deletes resources kind by kind; returns the refusals of AWS."""
     failures: dict[str, list[str]] = {}
     for kind in (*COSTLY, *ONE_BY_ONE, PROFILE):
-        ids = [thing.id for thing in things if thing.kind == kind]
+        ids = [resource.id for resource in resources if resource.kind == kind]
         if ids:
             say(f"deleting {kind} {', '.join(ids)} ...")
             failures[kind] = delete_kind(aws, kind, ids)
     if failures.get("instance") == []:  # they end while the rest is told to
-        ids = [thing.id for thing in things if thing.kind == "instance"]
+        ids = [resource.id for resource in resources if resource.kind == "instance"]
         failures["instance"] = refusals_of(await_end, aws, ids)
-    return [told for one in failures.values() for told in one]
+    return [text for texts in failures.values() for text in texts]
 
 
 def delete_kind(aws: Aws, kind: str, ids: list[str]) -> list[str]:
@@ -110,14 +110,14 @@ def delete_kind(aws: Aws, kind: str, ids: list[str]) -> list[str]:
     if kind in COSTLY:
         return refusals_of(COSTLY[kind], aws, ids)
     if kind == PROFILE:
-        return [told for id in ids for told in refusals_of(remove_profile, aws, id)]
-    return [told for id in ids for told in refusals_of(delete_one, aws, kind, id)]
+        return [text for id in ids for text in refusals_of(remove_profile, aws, id)]
+    return [text for id in ids for text in refusals_of(delete_one, aws, kind, id)]
 
 
-def refusals_of(delete: Callable[..., None], *what: Aws | str | list[str]) -> list[str]:
+def refusals_of(delete: Callable[..., None], *arguments: Aws | str | list[str]) -> list[str]:
     """Returns the refusal of AWS, unless the resource is gone or has to wait for another."""
     try:
-        delete(*what)
+        delete(*arguments)
     except CloudError as error:
         forgiven = error.code in LATER or any(word in error.code for word in GONE)
         return [] if forgiven else [str(error)]
@@ -150,9 +150,9 @@ def terminate(aws: Aws, ids: list[str]) -> None:
     except CloudError as error:
         if len(ids) == 1:
             raise
-        told = [again for id in ids for again in refusals_of(terminate, aws, [id])]
-        if told:
-            raise CloudError("; ".join(told)) from error
+        refused = [again for id in ids for again in refusals_of(terminate, aws, [id])]
+        if refused:
+            raise CloudError("; ".join(refused)) from error
 
 
 def await_end(aws: Aws, ids: list[str]) -> None:
@@ -176,23 +176,23 @@ ONE_BY_ONE: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def remains(found: SearchResult) -> str:
+def remains(result: SearchResult) -> str:
     """Formats the remains, costly ones first, and the refusals of AWS."""
-    costly = [thing for thing in found.things if thing.kind in COSTS]
-    others = [thing for thing in found.things if thing.kind not in COSTS]
-    parts = [(costly, "still there, and costing"), (others, "still there")]
-    told = [f"{words}: {', '.join(map(resource_line, some))}" for some, words in parts if some]
-    return "; ".join([*told, *(f"AWS: {error}" for error in found.errors)])
+    costly = [resource for resource in result.things if resource.kind in COSTS]
+    free = [resource for resource in result.things if resource.kind not in COSTS]
+    parts = [(costly, "still there, and costing"), (free, "still there")]
+    texts = [f"{words}: {', '.join(map(resource_line, group))}" for group, words in parts if group]
+    return "; ".join([*texts, *(f"AWS: {error}" for error in result.errors)])
 
 
-def resource_line(thing: Resource) -> str:
+def resource_line(resource: Resource) -> str:
     """Formats a resource for lists."""
-    return f"{thing.kind} {thing.id} {thing.state}".rstrip()
+    return f"{resource.kind} {resource.id} {resource.state}".rstrip()
 
 
-def refusals(aws: Aws, things: list[Resource]) -> dict[str, str]:
+def refusals(aws: Aws, resources: list[Resource]) -> dict[str, str]:
     """Maps the termination to the error that DryRun predicts; empty if it would succeed."""
-    ids = [thing.id for thing in things if thing.kind == "instance"]
+    ids = [resource.id for resource in resources if resource.kind == "instance"]
     if not ids:
         return {}
     refusal = aws.refusal("ec2.terminate_instances", InstanceIds=ids)

@@ -51,10 +51,10 @@ def make_profiles(aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str) -
         make_role(aws, owned, name, launch, scope.boundary)
         return fill_profile(aws, owned, name, launch, policy, core)
 
-    others = made(hosts_name(owned), "") if core else ""
+    hosts_profile = made(hosts_name(owned), "") if core else ""
     if not policy:
-        return others, others
-    return made(owned.label, policy), others
+        return hosts_profile, hosts_profile
+    return made(owned.label, policy), hosts_profile
 
 
 def account(aws: Aws) -> str:
@@ -103,8 +103,8 @@ def fill_profile(
     for arn in managed:
         aws.call("iam.attach_role_policy", RoleName=name, PolicyArn=arn)
     call_ignoring(aws, THERE, "iam.create_instance_profile", InstanceProfileName=name, Tags=tags)
-    both = {"InstanceProfileName": name, "RoleName": name}
-    call_ignoring(aws, THERE, "iam.add_role_to_instance_profile", **both)
+    names = {"InstanceProfileName": name, "RoleName": name}
+    call_ignoring(aws, THERE, "iam.add_role_to_instance_profile", **names)
     return name
 
 
@@ -114,40 +114,42 @@ def profiles(aws: Aws, filters: list[dict[str, Any]], makes_roles: bool = False)
     Raises:
         CloudError: AWS does not answer; with `makes_roles` also if it does not allow the look.
     """
-    wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
-    owned = ClusterTags(wanted[CLUSTER], wanted[OWNER])
+    tag_values = {
+        condition["Name"].removeprefix("tag:"): condition["Values"][0] for condition in filters
+    }
+    owned = ClusterTags(tag_values[CLUSTER], tag_values[OWNER])
     forgiven = GONE if makes_roles else UNSEEN
     names = (owned.label, hosts_name(owned))
-    return [name for name in names if profile_exists(aws, name, wanted, forgiven)]
+    return [name for name in names if profile_exists(aws, name, tag_values, forgiven)]
 
 
 def profile_exists(
-    aws: Aws, name: str, wanted: Mapping[str, str], forgiven: tuple[str, ...]
+    aws: Aws, name: str, tag_values: Mapping[str, str], forgiven: tuple[str, ...]
 ) -> bool:
     """True if a profile or a role of this name has these tags."""
-    asked = (("iam.get_instance_profile", "InstanceProfile", "InstanceProfileName"),
+    queries = (("iam.get_instance_profile", "InstanceProfile", "InstanceProfileName"),
              ("iam.get_role", "Role", "RoleName"))  # fmt: skip
-    for action, key, argument in asked:
+    for action, key, argument in queries:
         try:
             tags = as_dict(aws.call(action, **{argument: name})[key])
         except CloudError as error:
             if error.code not in forgiven:
                 raise
             continue
-        if has_tags(tags, wanted):
+        if has_tags(tags, tag_values):
             return True
     return False
 
 
-def has_tags(tags: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+def has_tags(tags: Mapping[str, str], required: Mapping[str, str]) -> bool:
     """True if a resource has all of these tags."""
-    return all(tags.get(key) == value for key, value in wanted.items())
+    return all(tags.get(key) == value for key, value in required.items())
 
 
 def remove_profile(aws: Aws, name: str) -> None:
     """Deletes the profile and the role that exist."""
-    both = {"InstanceProfileName": name, "RoleName": name}
-    call_ignoring(aws, GONE, "iam.remove_role_from_instance_profile", **both)
+    names = {"InstanceProfileName": name, "RoleName": name}
+    call_ignoring(aws, GONE, "iam.remove_role_from_instance_profile", **names)
     call_ignoring(aws, GONE, "iam.delete_instance_profile", InstanceProfileName=name)
     if admits_session_manager(aws, name):
         call_ignoring(aws, GONE, "iam.detach_role_policy", RoleName=name, PolicyArn=CORE)
@@ -158,10 +160,10 @@ def remove_profile(aws: Aws, name: str) -> None:
 def admits_session_manager(aws: Aws, name: str) -> bool:
     """True if a role admits Session Manager; false if the caller may not look."""
     try:
-        found = aws.call("iam.list_attached_role_policies", RoleName=name)["AttachedPolicies"]
+        attached = aws.call("iam.list_attached_role_policies", RoleName=name)["AttachedPolicies"]
     except CloudError:
         return False  # if it does, deleting the role says so
-    return any(one["PolicyArn"] == CORE for one in found)
+    return any(policy["PolicyArn"] == CORE for policy in attached)
 
 
 def call_ignoring(aws: Aws, forgiven: tuple[str, ...], action: str, **arguments: Any) -> None:

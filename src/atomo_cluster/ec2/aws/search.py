@@ -61,46 +61,49 @@ def find_resources(
     """
     errors: list[str] = []
     try:
-        known, wanted = tagged_ids(aws, filters), ALWAYS
+        ids_by_kind, kinds = tagged_ids(aws, filters), ALWAYS
     except CloudError as error:
         errors.append(str(error))
-        known, wanted = {}, tuple(kind for kind in KINDS if kind != "fleet")  # found by list alone
-    things: list[Resource] = []
+        ids_by_kind, kinds = (
+            {},
+            tuple(kind for kind in KINDS if kind != "fleet"),
+        )  # found by list alone
+    resources: list[Resource] = []
     for kind, listed in KINDS.items():
-        ids = sorted(known.get(kind, ()))
-        if kind not in wanted and not ids:
+        ids = sorted(ids_by_kind.get(kind, ()))
+        if kind not in kinds and not ids:
             continue
         try:
-            things += listed(aws, filters, ids)
+            resources += listed(aws, filters, ids)
         except CloudError as error:
             errors.append(str(error))
-            things += [Resource(kind, id, UNSEEN) for id in ids]
+            resources += [Resource(kind, id, UNSEEN) for id in ids]
     try:
-        things += [Resource(PROFILE, name) for name in profiles(aws, filters, makes_roles)]
+        resources += [Resource(PROFILE, name) for name in profiles(aws, filters, makes_roles)]
     except CloudError as error:
         errors.append(str(error))
-    foreign = {kind: ids for kind, ids in known.items() if kind not in KINDS}
-    things += [Resource(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
-    return SearchResult(tuple(things), tuple(errors))
+    foreign = {kind: ids for kind, ids in ids_by_kind.items() if kind not in KINDS}
+    resources += [Resource(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
+    return SearchResult(tuple(resources), tuple(errors))
 
 
 def tagged_ids(aws: Aws, filters: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Lists the identifiers of everything that ever had these tags, by kind."""
-    wanted = {one["Name"].removeprefix("tag:"): one["Values"][0] for one in filters}
-    asked = [
-        {"Name": "key", "Values": list(wanted)},
-        {"Name": "value", "Values": list(wanted.values())},
+    tag_values = {tag["Name"].removeprefix("tag:"): tag["Values"][0] for tag in filters}
+    query = [
+        {"Name": "key", "Values": list(tag_values)},
+        {"Name": "value", "Values": list(tag_values.values())},
     ]
     tags: dict[tuple[str, str], int] = {}
-    for one in aws.pages("ec2.describe_tags", "Tags", Filters=asked):
-        if wanted.get(one["Key"]) == one["Value"]:
-            thing = (SPELLINGS.get(one["ResourceType"], one["ResourceType"]), one["ResourceId"])
-            tags[thing] = tags.get(thing, 0) + 1
-    found: dict[str, list[str]] = {}
+    for tag in aws.pages("ec2.describe_tags", "Tags", Filters=query):
+        if tag_values.get(tag["Key"]) == tag["Value"]:
+            resource = (SPELLINGS.get(tag["ResourceType"], tag["ResourceType"]), tag["ResourceId"])
+            tags[resource] = tags.get(resource, 0) + 1
+    ids_by_kind: dict[str, list[str]] = {}
     for (kind, id), count in tags.items():
-        if count == len(wanted):
-            found.setdefault(kind, []).append(id)
-    return found
+        if count == len(tag_values):
+            ids_by_kind.setdefault(kind, []).append(id)
+    return ids_by_kind
 
 
 Listed = Callable[[Aws, list[dict[str, Any]], list[str]], list[Resource]]
@@ -116,29 +119,29 @@ def fleets(aws: Aws, filters: Filters, ids: list[str]) -> list[Resource]:
             raise
         return []
     return [
-        Resource("fleet", one["FleetId"], one["FleetState"])
-        for one in described
-        if one["FleetId"] in ids and not one["FleetState"].startswith("deleted")
+        Resource("fleet", fleet["FleetId"], fleet["FleetState"])
+        for fleet in described
+        if fleet["FleetId"] in ids and not fleet["FleetState"].startswith("deleted")
     ]
 
 
 def spot_requests(aws: Aws, filters: Filters, ids: list[str]) -> list[Resource]:
     """Lists the requests that can still start instances."""
-    wanted = [*filters, {"Name": "state", "Values": ["open", "active"]}]
+    conditions = [*filters, {"Name": "state", "Values": ["open", "active"]}]
     action, key = "ec2.describe_spot_instance_requests", "SpotInstanceRequests"
     return [
-        Resource("spot-instances-request", one["SpotInstanceRequestId"], one["State"])
-        for one in aws.pages(action, key, Filters=wanted)
+        Resource("spot-instances-request", request["SpotInstanceRequestId"], request["State"])
+        for request in aws.pages(action, key, Filters=conditions)
     ]
 
 
 def living_instances(aws: Aws, filters: Filters, ids: list[str]) -> list[Resource]:
     """Lists the instances that cost now or may cost again."""
-    wanted = [*filters, {"Name": STATES, "Values": [*LIVE, "shutting-down"]}]
+    conditions = [*filters, {"Name": STATES, "Values": [*LIVE, "shutting-down"]}]
     return [
-        Resource("instance", one["InstanceId"], one["State"]["Name"])
-        for batch in aws.pages("ec2.describe_instances", "Reservations", Filters=wanted)
-        for one in batch["Instances"]
+        Resource("instance", host["InstanceId"], host["State"]["Name"])
+        for batch in aws.pages("ec2.describe_instances", "Reservations", Filters=conditions)
+        for host in batch["Instances"]
     ]
 
 
@@ -147,7 +150,10 @@ def simple(kind: str, action: str, key: str, identifier: str, state: str = "") -
 
     def listed(aws: Aws, filters: Filters, ids: list[str]) -> list[Resource]:
         described = aws.pages(f"ec2.{action}", key, Filters=filters)
-        return [Resource(kind, one[identifier], str(one.get(state, ""))) for one in described]
+        return [
+            Resource(kind, description[identifier], str(description.get(state, "")))
+            for description in described
+        ]
 
     return listed
 

@@ -42,13 +42,13 @@ def launch(aws: Aws, plan: Plan, cidr: str | None, say: Say) -> list[Instance]:
         made = start_somewhere(aws, plan, cidr, mark, say)
         if made:
             aws.wait("instance_running", START_S, InstanceIds=made)
-        found = instances(aws, plan.owned)
-        check_alone(plan, found)
+        hosts = instances(aws, plan.owned)
+        check_alone(plan, hosts)
     except BaseException as error:
         roles = cidr is not None and plan.cluster.makes_roles  # the master makes none
         roll_back(aws, plan, mark, say, error, roles)
         raise
-    return found
+    return hosts
 
 
 def start_somewhere(aws: Aws, plan: Plan, cidr: str | None, mark: str, say: Say) -> list[str]:
@@ -103,11 +103,11 @@ def orders(plan: Plan, attempt: Attempt, mark: str) -> list[Order]:
     ]
 
 
-def check_alone(plan: Plan, found: list[Instance]) -> None:
+def check_alone(plan: Plan, hosts: list[Instance]) -> None:
     """Detects two simultaneous launches, which would double the cluster."""
-    if len(found) > plan.cluster.hosts:
+    if len(hosts) > plan.cluster.hosts:
         raise CloudError(
-            f"the cluster has {len(found)} hosts where {plan.cluster.hosts} are wanted: another "
+            f"the cluster has {len(hosts)} hosts where {plan.cluster.hosts} are wanted: another "
             "`launch` ran at the same time; run it again once the other is done"
         )
 
@@ -121,27 +121,27 @@ def roll_back(
     try:
         delete_until_gone(aws, filters, say, makes_roles=makes_roles)
         time.sleep(SETTLE_S)  # an order that was cut off may still come to something
-        found = delete_until_gone(aws, filters, say, makes_roles=makes_roles)
+        remaining = delete_until_gone(aws, filters, say, makes_roles=makes_roles)
     except BaseException as error:
         raise LeftBehind(
             f"{cause}; and the roll-back failed: {error!r}. Run `shutdown` until it says that "
             "nothing is left"
         ) from error
-    if found.things or found.errors:
-        raise LeftBehind(f"{cause}; {remains(found)}. Run `shutdown`") from cause
+    if remaining.things or remaining.errors:
+        raise LeftBehind(f"{cause}; {remains(remaining)}. Run `shutdown`") from cause
     say("nothing of it is left")
 
 
 def existing_network(aws: Aws, plan: Plan) -> Network:
     """Returns the existing network; missing parts are empty."""
-    things = list_resources(aws, plan.owned.filters())
-    found = {thing.kind: thing.id for thing in things}
-    made = hosts_name(plan.owned) in [thing.id for thing in things]
+    resources = list_resources(aws, plan.owned.filters())
+    id_of_kind = {resource.kind: resource.id for resource in resources}
+    made = hosts_name(plan.owned) in [resource.id for resource in resources]
     return Network(
         subnet=plan.subnet,
-        security_group=found.get("security-group", ""),
-        placement_group=found.get("placement-group"),
-        key_name=plan.cluster.key_name or found.get("key-pair", ""),
+        security_group=id_of_kind.get("security-group", ""),
+        placement_group=id_of_kind.get("placement-group"),
+        key_name=plan.cluster.key_name or id_of_kind.get("key-pair", ""),
         hosts_profile=hosts_name(plan.owned) if plan.cluster.managed and made else "",
     )
 
@@ -160,6 +160,6 @@ def dry_run(aws: Aws, plan: Plan) -> dict[str, str]:
         )
         verdicts["ec2.create_security_group"] = str(refusal or "")
     for order in orders(plan, plan.attempts[0], "dry-run"):
-        told = refusals(aws, order, plan.cluster, network)
-        verdicts |= {f"{action} ({order.role})": words for action, words in told.items()}
+        predicted = refusals(aws, order, plan.cluster, network)
+        verdicts |= {f"{action} ({order.role})": words for action, words in predicted.items()}
     return verdicts

@@ -33,27 +33,32 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     runs = run.everywhere()
-    found = [find_resources(one.aws, one.owned.filters(), one.cluster.makes_roles) for one in runs]
-    for one, there in zip(runs, found, strict=True):
-        show(one, there)
+    results = [
+        find_resources(region_run.aws, region_run.owned.filters(), region_run.cluster.makes_roles)
+        for region_run in runs
+    ]
+    for region_run, there in zip(runs, results, strict=True):
+        show(region_run, there)
     if run.options.dry_run:
-        for one, there in zip(runs, found, strict=True):
-            rehearse(one, there.complete())
+        for region_run, there in zip(runs, results, strict=True):
+            rehearse(region_run, there.complete())
         return 0
-    if any(there.things or there.errors for there in found):
+    if any(there.things or there.errors for there in results):
         run.confirm("End all of these?")
     end_each(runs)
-    run.tell({"deleted": [vars(thing) for there in found for thing in there.things], "left": []})
+    run.tell(
+        {"deleted": [vars(resource) for there in results for resource in there.things], "left": []}
+    )
     return 0
 
 
 def end_each(runs: Sequence[Run]) -> None:
     """Ends the cluster in every region, even if one fails."""
     failures: list[ClusterError] = []
-    for one in runs:
+    for region_run in runs:
         try:
-            end(one)
-            check_namesakes(one)
+            end(region_run)
+            check_namesakes(region_run)
         except ClusterError as error:
             failures.append(error)
     if len(failures) > 1:
@@ -62,15 +67,15 @@ def end_each(runs: Sequence[Run]) -> None:
         raise failures[0]
 
 
-def show(run: Run, found: SearchResult) -> None:
+def show(run: Run, result: SearchResult) -> None:
     """Lists the resources of the cluster, and the origin of hosts launched elsewhere."""
-    count, owned = len(found.things), run.owned
+    count, owned = len(result.things), run.owned
     run.say(f"{owned.cluster}, owner {owned.owner}, {run.aws.region}: {count} things")
-    for thing in found.things:
-        run.say(f"  {resource_line(thing)}")
-    for error in found.errors:
+    for resource in result.things:
+        run.say(f"  {resource_line(resource)}")
+    for error in result.errors:
         run.say(f"  AWS does not say all: {error}")
-    if any(thing.kind == "instance" for thing in found.things):
+    if any(resource.kind == "instance" for resource in result.things):
         tell_origin(run)
 
 
@@ -81,12 +86,17 @@ def end(run: Run) -> None:
         LeftBehind: some still exist, or may exist.
     """
     roles = run.cluster.makes_roles
-    left = delete_until_gone(run.aws, run.owned.filters(), run.say, makes_roles=roles)
-    if left.things or left.errors:
-        run.tell({"left": [vars(thing) for thing in left.things], "errors": list(left.errors)})
+    remaining = delete_until_gone(run.aws, run.owned.filters(), run.say, makes_roles=roles)
+    if remaining.things or remaining.errors:
+        run.tell(
+            {
+                "left": [vars(resource) for resource in remaining.things],
+                "errors": list(remaining.errors),
+            }
+        )
         raise LeftBehind(
-            f"{remains(left)}. Run `shutdown` again; if that does not help, delete them in the EC2 "
-            "console"
+            f"{remains(remaining)}. Run `shutdown` again; if that does not help, delete them in the "
+            "EC2 console"
         )
     write_down(run)
     run.say(
@@ -99,12 +109,14 @@ def end(run: Run) -> None:
 def tell_images(run: Run) -> None:
     """Reports the images that `bake` has made: they outlive the cluster and cost."""
     try:
-        left = [one.id for one in baked(run.aws, run.owned)]
+        image_ids = [image.id for image in baked(run.aws, run.owned)]
     except CloudError as error:
         run.say(f"AWS does not say whether images of it are left, which cost: {error}")
         return
-    if left:
-        run.say(f"baked images stay, and cost: {', '.join(left)}; `delete_images` deletes them")
+    if image_ids:
+        run.say(
+            f"baked images stay, and cost: {', '.join(image_ids)}; `delete_images` deletes them"
+        )
 
 
 def write_down(run: Run) -> None:
@@ -117,15 +129,15 @@ def write_down(run: Run) -> None:
 
 def check_namesakes(run: Run) -> None:
     """Raises LeftBehind if another owner has hosts in a cluster of this name."""
-    if others := namesakes(run.aws, run.owned):
-        run.tell({"left": [], "namesakes": others})
+    if hosts_of_owner := namesakes(run.aws, run.owned):
+        run.tell({"left": [], "namesakes": hosts_of_owner})
         raise LeftBehind(
-            f"left alone: {namesakes_text(run.owned, others)}; if that is you too, end them with "
-            f"--owner {min(others)}"
+            f"left alone: {namesakes_text(run.owned, hosts_of_owner)}; if that is you too, end them "
+            f"with --owner {min(hosts_of_owner)}"
         )
 
 
-def rehearse(run: Run, things: list[Resource]) -> int:
+def rehearse(run: Run, resources: list[Resource]) -> int:
     """Reports the predictions of DryRun."""
-    run.tell_dry_run(refusals(run.aws, things), "the shutdown")
+    run.tell_dry_run(refusals(run.aws, resources), "the shutdown")
     return 0

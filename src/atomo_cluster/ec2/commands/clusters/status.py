@@ -49,21 +49,21 @@ def run(run: Run) -> int:
         return show_own(run)
     hosts = instances(run.aws, run.owned)
     show_cluster(run, hosts)
-    found = find_resources(run.aws, run.owned.filters(), run.cluster.makes_roles)
+    result = find_resources(run.aws, run.owned.filters(), run.cluster.makes_roles)
     unsaid = list[str]()
     story = said(unsaid, lambda: told(run, hosts), list[Event]())
     for event in story:
         run.say(f"{event.when}  {event.kind:8} {event.text}")
-    others = [thing for thing in found.things if thing.kind != "instance"]
-    for thing in others:
-        run.say(f"{thing.kind} {thing.id} {thing.state}".rstrip())
+    resources = [resource for resource in result.things if resource.kind != "instance"]
+    for resource in resources:
+        run.say(f"{resource.kind} {resource.id} {resource.state}".rstrip())
     made = said(unsaid, lambda: baked(run.aws, run.owned), list[BakedImage]())
     for image in made:
         run.say(f"{image_line(image)}; `delete_images` deletes it")
     foreign = said(unsaid, lambda: namesakes(run.aws, run.owned), dict[str, int]())
-    unsaid += found.errors
+    unsaid += result.errors
     run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts,
-              "others": [vars(thing) for thing in others],
+              "others": [vars(resource) for resource in resources],
               "images": [asdict(image) for image in made], "unsaid": unsaid,
               "namesakes": foreign, "story": [asdict(event) for event in story]})  # fmt: skip
     if foreign:
@@ -113,18 +113,18 @@ def told(run: Run, hosts: list[Instance]) -> list[Event]:
 def stored(run: Run) -> list[Event]:
     """Returns the events that the results of an ended cluster contain."""
     bucket, name, text = Bucket(run.aws, run.cluster.results), Path(STORY).name, BytesIO()
-    if (found := bucket.listed().get(name)) is not None:
-        bucket.read(name, found.mark, text, 0)
+    if (stored_file := bucket.listed().get(name)) is not None:
+        bucket.read(name, stored_file.mark, text, 0)
     return parsed(text.getvalue().decode(errors="replace"))[-LINES:]
 
 
 def show_hosts(run: Run, hosts: list[Instance]) -> None:
     """Shows hosts, one table per cluster."""
     for name in dict.fromkeys(host.cluster for host in hosts):
-        ours = [host for host in hosts if host.cluster == name]
-        zones = " ".join(sorted({host.zone for host in ours}))
+        cluster_hosts = [host for host in hosts if host.cluster == name]
+        zones = " ".join(sorted({host.zone for host in cluster_hosts}))
         shown = table(f"{name}, owner {run.owned.owner}, {zones}", COLUMNS)
-        for number, host in enumerate(ours):
+        for number, host in enumerate(cluster_hosts):
             shown.add_row(*cells(number, host))
         run.show(shown)
 

@@ -95,8 +95,8 @@ def end(run: Run) -> None:
             }
         )
         raise LeftBehind(
-            f"{remains(remaining)}. Run `shutdown` again; if that does not help, delete them in the "
-            "EC2 console"
+            f"{remains(remaining)}. Run `shutdown` again; if that does not help, delete them in "
+            "the EC2 console"
         )
     write_down(run)
     run.say(
@@ -132,8 +132,8 @@ def check_namesakes(run: Run) -> None:
     if hosts_of_owner := namesakes(run.aws, run.owned):
         run.tell({"left": [], "namesakes": hosts_of_owner})
         raise LeftBehind(
-            f"left alone: {namesakes_text(run.owned, hosts_of_owner)}; if that is you too, end them "
-            f"with --owner {min(hosts_of_owner)}"
+            f"left alone: {namesakes_text(run.owned, hosts_of_owner)}; if that is you too, end "
+            f"them with --owner {min(hosts_of_owner)}"
         )
 
 

@@ -111,19 +111,25 @@ def test_a_supervisor_passes_with_the_policy_of_the_masters_role(
 ):
     """It replaces a worker and ends all hosts, within the boundary; it ends no other owner's."""
     monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.run_commands", lambda *_: None)
-    words = ("--supervise", "yes", "--placement-group", "yes")
+    words = ("--supervise", "yes", "--placement-group", "yes", "--connect", "ssm")
+    asked = []
     rig(Tried(("supervise",), (("launch", "--yes", *words),)))
     iam = cloud.moto.client("iam")
-    (role,) = [one["RoleName"] for one in iam.list_roles()["Roles"]]
+    names = [one["RoleName"] for one in iam.list_roles()["Roles"]]
+    (role,) = [name for name in names if not name.endswith("-hosts")]
     document = iam.get_role_policy(RoleName=role, PolicyName="atomo")["PolicyDocument"]
     bound = printed(ec2, "--boundary", *words)
-    settings = (folder / "cluster.yaml").read_text() + "placement_group: true\nsupervise: true\n"
+    settings = (folder / "cluster.yaml").read_text() + (
+        "placement_group: true\nsupervise: true\nconnect: ssm\n"
+    )
     (folder / "cluster.yaml").write_text(settings)
+    cloud.on("RunInstances", lambda call, forward: asked.append(call))
     with gate.only(document, boundary=bound):
         code, said = night(cloud, folder)
     assert {one.action for one in gate.refused} <= LOOKS
     assert code == 0, said
-    for removed in ("LaunchHosts", "TagNew", "End"):
+    assert asked[0]["IamInstanceProfile.Name"].endswith("-hosts")  # as the first workers have it
+    for removed in ("LaunchHosts", "TagNew", "End", "PassRoles"):
         rig(Tried(("supervise",), (("launch", "--yes", *words),)))
         (folder / "cluster.yaml").write_text(settings)
         with gate.only(without(document, removed), boundary=bound):

@@ -57,7 +57,7 @@ class Collective(ABC):
         return range(self.size)
 
     @abstractmethod
-    def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
+    def gather(self, data: Bytes, label: str) -> Iterator[Bytes]:
         """Gathers the data of every rank, in the order of the ranks, this rank's included.
 
         Begins to send at once; each next item is waited for when it is asked for, so that one can
@@ -67,20 +67,20 @@ class Collective(ABC):
 
         Args:
             data: this rank's.
-            what: names it in errors, the same on all ranks. What is gathered at every step has
+            label: names it in errors, the same on all ranks. What is gathered at every step has
                 " of step " and a number in it: some collectives then need one round, not two.
         """
 
     @abstractmethod
-    def sum(self, addends: Sequence[Addend], what: str) -> None:
+    def sum(self, addends: Sequence[Addend], label: str) -> None:
         """Replaces each addend's values by the sum over all ranks, alike in every bit everywhere.
 
         Args:
             addends: as many on every rank, of the same sizes and wire codecs.
-            what: names them in errors, the same on all ranks.
+            label: names them in errors, the same on all ranks.
         """
 
-    def reduce(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+    def reduce(self, values: Float[Tensor, " n"], label: str, root: int = 0) -> None:
         """Replaces the values of rank `root` by the sum over all ranks.
 
         The values of other ranks are scratch space. Unless a subclass does better, all ranks get
@@ -88,30 +88,30 @@ class Collective(ABC):
 
         Args:
             values: float32 and contiguous, of the same size on every rank.
-            what: names them in errors, the same on all ranks.
+            label: names them in errors, the same on all ranks.
             root: the rank that needs the sum.
         """
         del root
-        self.sum([Addend(values, DENSE)], what)
+        self.sum([Addend(values, DENSE)], label)
 
     @abstractmethod
-    def broadcast(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+    def broadcast(self, values: Float[Tensor, " n"], label: str, root: int = 0) -> None:
         """Replaces values by those of rank `root`, bit for bit.
 
         Args:
             values: float32 and contiguous, of the same size on every rank.
-            what: names them in errors, the same on all ranks.
+            label: names them in errors, the same on all ranks.
             root: the rank that has the values.
         """
 
-    def meet(self, what: str, hint: str) -> None:
+    def meet(self, label: str, hint: str) -> None:
         """Waits for all ranks where one that does something else instead would end the others.
 
         Args:
-            what: names what follows, the same on all ranks.
+            label: names the next operation, the same on all ranks.
             hint: a question for whoever reads that a rank is absent.
         """
-        del what, hint  # of most, an operation that meets another one is an error
+        del label, hint  # of most, an operation that meets another one is an error
 
     @abstractmethod
     def split(self, ranks: Sequence[int], *, one_host: bool) -> "Collective":

@@ -25,17 +25,17 @@ def sum_on_device(
     rank: int,
     size: int,
     timeout_s: float,
-    what: str,
+    label: str,
 ) -> None:
     """Replaces addends by their sum over all ranks: a reduce-scatter and an all-gather."""
     (pieces,) = cut(addends, size, 1)
     came = {rank: [one.values for one in pieces[rank]]}
     for to, source in partners(rank, size):
-        send(channel, to, pieces[to], what)
+        send(channel, to, pieces[to], label)
         came[source] = [torch.empty_like(one) for one in came[rank]]
         for room in came[source]:
-            channel.receive(source, room, timeout_s, what)
-    channel.drain(timeout_s)  # what was sent is about to be replaced
+            channel.receive(source, room, timeout_s, label)
+    channel.drain(timeout_s)  # the values that were sent are replaced next
     total = [torch.zeros_like(one) for one in came[rank]]
     for one in range(size):  # in the order of ranks: equal runs give equal bits
         for whole, part in zip(total, came[one], strict=True):
@@ -43,9 +43,9 @@ def sum_on_device(
     for own, whole in zip(came[rank], total, strict=True):
         own.copy_(whole)
     for to, source in partners(rank, size):
-        send(channel, to, pieces[rank], f"the sum of {what}")
+        send(channel, to, pieces[rank], f"the sum of {label}")
         for values in tensors(pieces[source]):
-            channel.receive(source, values, timeout_s, f"the sum of {what}")
+            channel.receive(source, values, timeout_s, f"the sum of {label}")
     channel.drain(timeout_s)
 
 
@@ -54,9 +54,9 @@ def partners(rank: int, size: int) -> Iterator[tuple[int, int]]:
     return (((rank + step) % size, (rank - step) % size) for step in range(1, size))
 
 
-def send(channel: DeviceChannel, to: int, piece: Piece, what: str) -> None:
+def send(channel: DeviceChannel, to: int, piece: Piece, label: str) -> None:
     for values in tensors(piece):
-        channel.send(to, values, what)
+        channel.send(to, values, label)
 
 
 def tensors(piece: Piece) -> list[Tensor]:

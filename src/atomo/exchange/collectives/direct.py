@@ -57,71 +57,71 @@ class Direct(Collective):
     def ranks(self) -> Sequence[int]:
         return self._transport.global_ranks
 
-    def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
+    def gather(self, data: Bytes, label: str) -> Iterator[Bytes]:
         for peer in self._peers():
-            self._transport.send(peer, data, what)
-        return self._arriving(data, what)
+            self._transport.send(peer, data, label)
+        return self._arriving(data, label)
 
-    def sum(self, addends: Sequence[Addend], what: str) -> None:
+    def sum(self, addends: Sequence[Addend], label: str) -> None:
         channel = self._transport.device_channel(addends[0].values.device) if addends else None
         if channel is not None and is_unrounded(addends):
             started = time.perf_counter()
-            sum_on_device(addends, channel, self.rank, self.size, self._timeout_s, what)
+            sum_on_device(addends, channel, self.rank, self.size, self._timeout_s, label)
             self.wait_s += time.perf_counter() - started
             return
         # Within one host no link is idle while ranks wait, and each message costs them a wake-up.
         chunks = 1 if self._one_host else chunks_of(addends, self.size)
-        work = Summation(addends, self.rank, self.size, chunks, what)
+        work = Summation(addends, self.rank, self.size, chunks, label)
         sent = 0
         for number, turn in enumerate(work.turns):
-            sent += self._send(work, work.turns[sent : number + 1 + AHEAD], what)
+            sent += self._send(work, work.turns[sent : number + 1 + AHEAD], label)
             source = (self.rank - turn.distance) % self.size
-            work.take(turn, source, self._receive(source, what))
+            work.take(turn, source, self._receive(source, label))
 
-    def reduce(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+    def reduce(self, values: Float[Tensor, " n"], label: str, root: int = 0) -> None:
         piece = [Addend(values, DENSE)]
         if self.rank != root:
-            self._transport.send(root, packed(piece, what), what)
+            self._transport.send(root, packed(piece, label), label)
             return
         for peer in sorted(self._peers()):  # in one order: equal runs give equal bits
-            add(self._receive(peer, what), piece, what)
+            add(self._receive(peer, label), piece, label)
 
-    def broadcast(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+    def broadcast(self, values: Float[Tensor, " n"], label: str, root: int = 0) -> None:
         if self.rank == root:
             # A copy, since the sender does not learn when it has left.
-            frame = packed([Addend(values, DENSE)], what)
+            frame = packed([Addend(values, DENSE)], label)
             for peer in self._peers():
-                self._transport.send(peer, frame, what)
+                self._transport.send(peer, frame, label)
             return
         # Added to -0.0, every value keeps its bits, also a zero its sign.
-        add(self._receive(root, what), [Addend(values.fill_(-0.0), DENSE)], what)
+        add(self._receive(root, label), [Addend(values.fill_(-0.0), DENSE)], label)
 
     def split(self, ranks: Sequence[int], *, one_host: bool) -> "Direct":
         channel = self._transport.dup(self._timeout_s)
         return Direct(Subgroup(channel, ranks, one_host=one_host), self._timeout_s)
 
-    def _send(self, work: Summation, turns: Sequence[Turn], what: str) -> int:
-        """Sends what there is for the next turns, in their order; for how many of them."""
+    def _send(self, work: Summation, turns: Sequence[Turn], label: str) -> int:
+        """Sends the frames that are ready for the next turns, in order; returns their number."""
         for number, turn in enumerate(turns):
             to = (self.rank + turn.distance) % self.size
             frame = work.frame(turn, to)
             if frame is None:
                 return number
-            self._transport.send(to, frame, what)
+            self._transport.send(to, frame, label)
         return len(turns)
 
     def _peers(self) -> list[int]:
         """Lists the other ranks, from another first one on each rank: not all send to the same."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
-    def _arriving(self, own: Bytes, what: str) -> Iterator[Bytes]:
+    def _arriving(self, own: Bytes, label: str) -> Iterator[Bytes]:
         for rank in range(self.size):
-            yield own if rank == self.rank else self._receive(rank, what)
+            yield own if rank == self.rank else self._receive(rank, label)
 
-    def _receive(self, rank: int, what: str) -> Bytes:
+    def _receive(self, rank: int, label: str) -> Bytes:
         started = time.perf_counter()
         message = self._transport.receive(
-            rank, self._timeout_s, f"{what} of rank {self.ranks[rank]}"
+            rank, self._timeout_s, f"{label} of rank {self.ranks[rank]}"
         )
         self.wait_s += time.perf_counter() - started
         return message.data

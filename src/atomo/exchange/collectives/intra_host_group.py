@@ -77,24 +77,24 @@ class IntraHostGroup:
         """Seconds spent on waiting for other ranks of the host so far."""
         return self._up.wait_s + self._down.wait_s
 
-    def reduce(self, flat: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+    def reduce(self, flat: Float[Tensor, " n"], label: str, root: int = 0) -> None:
         """Replaces `flat` of rank `root` by the gradient of the host as one worker.
 
         Raises:
             FrameError, TransportError: another rank sent something else, or nothing.
         """
-        self._up.reduce(flat, what, root)
+        self._up.reduce(flat, label, root)
         if self._share != 1 and self.rank == root:
             flat.mul_(self._share)
 
-    def broadcast(self, mean: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+    def broadcast(self, mean: Float[Tensor, " n"], label: str, root: int = 0) -> None:
         """Replaces `mean` by that of rank `root`, bit for bit. Errors: those of `reduce`."""
-        self._down.broadcast(mean, what, root)
+        self._down.broadcast(mean, label, root)
 
-    def broadcast_error(self, error: BaseException | None, what: str) -> AtomoError:
+    def broadcast_error(self, error: BaseException | None, label: str) -> AtomoError:
         """Returns the error of the first rank, which sends it to all others."""
         data = NO_ERROR if error is None else np.frombuffer(spelled(error).encode(), np.uint8)
-        first, *_ = self._down.gather(data, what)  # all are read: a gather has an end
+        first, *_ = self._down.gather(data, label)  # all are read: a gather has an end
         name, _, message = first.tobytes().decode(errors="replace").partition(": ")
         return KINDS.get(name, AtomoError)(message)
 

@@ -1,4 +1,4 @@
-"""Ranks meet in the store of torch.distributed before they begin what some might not take part in.
+"""Meetings of ranks in the store of torch.distributed, before collectives that a rank may miss.
 
 gloo matches collectives by their order alone. A rank that does not come keeps the others waiting
 for the deadline of a step, 30 minutes, and nobody says which one it is; a rank that begins another
@@ -19,29 +19,29 @@ from atomo.errors import DeadlineExpired, TransportError
 
 __all__ = ["SOON_S", "Meeting", "meeting_of"]
 
-SOON_S: Final = 60.0  # what an absent rank is told of after
+SOON_S: Final = 60.0  # until a warning names the absent ranks
 PREFIX: Final = "atomo/meeting"
-ABSENT: Final = "imed out", "imeout"  # in what stores say of keys that are not there
+ABSENT: Final = "imed out", "imeout"  # in errors of stores about absent keys
 
 
 @final
 class Meeting:
     """One meeting of some ranks: each comes once, and waits for the others or not."""
 
-    def __init__(self, store: Store, ranks: Sequence[int], rank: int, what: str) -> None:
+    def __init__(self, store: Store, ranks: Sequence[int], rank: int, name: str) -> None:
         """Makes the next meeting of this name; every rank must make as many.
 
         Args:
             store: of all ranks.
             ranks: those that meet, as all ranks number them.
             rank: this one.
-            what: the name.
+            name: names the meeting.
         """
         self._store, self._ranks, self._rank = store, ranks, rank
         group = hashlib.sha1(repr([*ranks]).encode(), usedforsecurity=False).hexdigest()
-        name = f"{PREFIX}/{what}/{group}"
+        key = f"{PREFIX}/{name}/{group}"
         # The store counts, so that no process has a number from before.
-        self._name = f"{name}/{store.add(f'{name}/of/{rank}', 1)}"
+        self._name = f"{key}/{store.add(f'{key}/of/{rank}', 1)}"
 
     def come(self) -> None:
         """Tells the others that this rank is there."""
@@ -92,7 +92,7 @@ class Meeting:
         return f"rank {self._rank} waited {waited_s:g} s, and {who} did not come: {hint}"
 
 
-def meeting_of(ranks: Sequence[int], what: str) -> Meeting | None:
+def meeting_of(ranks: Sequence[int], name: str) -> Meeting | None:
     """Makes the next meeting of these ranks; None if there is no store (MPI)."""
     store = _get_default_store()
-    return None if store is None else Meeting(store, ranks, dist.get_rank(), what)
+    return None if store is None else Meeting(store, ranks, dist.get_rank(), name)

@@ -71,26 +71,26 @@ def cut(addends: Sequence[Addend], ranks: int, chunks: int) -> list[list[Piece]]
     return [[*chunk] for chunk in pieces]
 
 
-def packed(piece: Piece, what: str) -> Bytes:
+def packed(piece: Piece, label: str) -> Bytes:
     """Packs a piece into a frame."""
     sections = [
         tensor
         for one in piece
         for tensor in one.wire_codec.sections(one.wire_codec.encode(one.values, Generator()))
     ]
-    return pack(Header(Kind.PIECE, layout_hash=label_hash(what)), sections, RAW)
+    return pack(Header(Kind.PIECE, layout_hash=label_hash(label)), sections, RAW)
 
 
-def add(frame: Bytes, piece: Piece, what: str) -> None:
+def add(frame: Bytes, piece: Piece, label: str) -> None:
     """Adds a frame to a piece, in place.
 
     Raises:
         FrameError: it is of another piece.
     """
     header = read_header(frame)
-    if header.kind is not Kind.PIECE or header.layout_hash != label_hash(what):
+    if header.kind is not Kind.PIECE or header.layout_hash != label_hash(label):
         raise FrameError(
-            f"a {header.kind.name} came where {what} was expected: do all hosts run the same "
+            f"a {header.kind.name} came where {label} was expected: do all hosts run the same "
             "version with the same options?"
         )
     fields = [field for one in piece for field in one.wire_codec.fields(one.values.shape)]
@@ -100,13 +100,13 @@ def add(frame: Bytes, piece: Piece, what: str) -> None:
         try:
             one.wire_codec.add_decoded(payload, one.values)
         except CodecError as error:
-            raise FrameError(f"{what}: {error}") from error
+            raise FrameError(f"{label}: {error}") from error
 
 
-def label_hash(what: str) -> int:
+def label_hash(label: str) -> int:
     """Hashes the label of a sum.
 
     All ranks give a sum the same label, so that its hash in the header tells a piece of another
     sum, or of another step, before it is added: pieces have no numbers of their own.
     """
-    return xxhash.xxh32_intdigest(what.encode())
+    return xxhash.xxh32_intdigest(label.encode())

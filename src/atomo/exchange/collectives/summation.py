@@ -1,4 +1,4 @@
-"""One sum over all ranks, as one of them sees it: what it sends at each turn, and takes."""
+"""One sum over all ranks at one rank: the frames that the rank sends and takes at each turn."""
 
 from collections.abc import Sequence
 from typing import final
@@ -17,9 +17,9 @@ class Summation:
     """Addends that become sums in place, piece by piece: a reduce-scatter and an all-gather."""
 
     def __init__(
-        self, addends: Sequence[Addend], rank: int, size: int, chunks: int, what: str
+        self, addends: Sequence[Addend], rank: int, size: int, chunks: int, label: str
     ) -> None:
-        self._rank, self._what = rank, what
+        self._rank, self._label = rank, label
         self._chunks = cut(addends, size, chunks)
         self.turns = turns(chunks, size)
         self._came: list[dict[int, Bytes]] = [{} for _ in self._chunks]  # addends, by rank
@@ -32,10 +32,10 @@ class Summation:
         """Returns the frame for rank `to`; None while too little has come for it."""
         if turn.summed:
             return self._sums.get(turn.chunk)
-        return packed(self._chunks[turn.chunk][to], self._what)
+        return packed(self._chunks[turn.chunk][to], self._label)
 
     def take(self, turn: Turn, source: int, frame: Bytes) -> None:
-        """Takes in what came from rank `source`.
+        """Takes in a frame of rank `source`.
 
         Raises:
             FrameError: it is no piece of this sum.
@@ -54,14 +54,14 @@ class Summation:
         total = [Addend(torch.zeros_like(one.values), one.wire_codec) for one in own]
         for rank in range(len(self._chunks[chunk])):
             if rank != self._rank:
-                add(came.pop(rank), total, self._what)
+                add(came.pop(rank), total, self._label)
                 continue
             for one, mine in zip(total, own, strict=True):
                 one.values.add_(mine.values)
-        self._sums[chunk] = packed(total, self._what)
+        self._sums[chunk] = packed(total, self._label)
         self._replace(own, self._sums[chunk])  # rounded as the others have it
 
     def _replace(self, piece: Piece, frame: Bytes) -> None:
         for one in piece:
             one.values.zero_()
-        add(frame, piece, self._what)
+        add(frame, piece, self._label)

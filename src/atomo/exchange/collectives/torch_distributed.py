@@ -32,9 +32,9 @@ ALL_JOIN: Final = (
     "every rank must make this hook or optimizer, such as with atomo.ddp_hook; give a longer "
     "timeout_s where one is only late"
 )
-STEP: Final = " of step "  # what is named so is gathered at every step
+STEP: Final = " of step "  # in the label of a gather of every step
 CHUNKS: Final = 4  # of a sum; more => links idle for less of it, and more to wake up for
-DEADLINE: Final = "imed out"  # in what gloo and NCCL say of a wait that was too long
+DEADLINE: Final = "imed out"  # in errors of gloo and NCCL after a wait that was too long
 
 Rows = UInt8[np.ndarray, "ranks length"]
 Coming = Callable[[], Rows]
@@ -94,7 +94,7 @@ class TorchCollective(Collective):
         self._group = group
         self.rank, self.size = dist.get_rank(group), len(ranks)
         self.send_s = self.wait_s = 0.0
-        self._rooms: dict[str, int] = {}  # bytes, by what is gathered at every step
+        self._rooms: dict[str, int] = {}  # bytes, by label of a gather of every step
         joined.add(self)
 
     def leave(self) -> None:
@@ -108,57 +108,57 @@ class TorchCollective(Collective):
             with suppress(ValueError):  # it ended with all others, and those are new ones
                 dist.destroy_process_group(group)
 
-    def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
-        # The label decides the protocol: what has " of step " in it is gathered at every step, with
-        # nearly the same length each time. Room for it travels beside the lengths, and one round
+    def gather(self, data: Bytes, label: str) -> Iterator[Bytes]:
+        # The label decides the protocol: a gather with " of step " in its label runs at every step,
+        # with nearly the same length. Room for it travels beside the lengths, and one round
         # does. All ranks must give the same label, or their buffers differ in length.
-        kind, repeated, _ = what.partition(STEP)
+        kind, repeated, _ = label.partition(STEP)
         room = self._rooms.get(kind, 0) if repeated else 0
         heads = self._rows(np.concatenate([np.array([data.size]).view(np.uint8), data[:room]]),
-                           LENGTH + room, what)  # fmt: skip
+                           LENGTH + room, label)  # fmt: skip
         sizes: list[int] = np.ascontiguousarray(heads[:, :LENGTH]).view(np.int64)[:, 0].tolist()
         longest = max(sizes)
         if repeated:
             self._rooms[kind] = longest + longest // 32 + LENGTH
         whole = heads[:, LENGTH:]
         if longest > room:
-            whole = np.concatenate([whole, self._rows(data[room:], longest - room, what)], 1)
+            whole = np.concatenate([whole, self._rows(data[room:], longest - room, label)], 1)
         return (row[:size] for row, size in zip(whole, sizes, strict=True))
 
-    def _rows(self, data: Bytes, length: int, what: str) -> Rows:
+    def _rows(self, data: Bytes, length: int, label: str) -> Rows:
         """Gathers the data of each rank, in rows of one length, padded."""
-        return self._begin_rows(data, length, what)()
+        return self._begin_rows(data, length, label)()
 
-    def _begin_rows(self, data: Bytes, length: int, what: str) -> Coming:
+    def _begin_rows(self, data: Bytes, length: int, label: str) -> Coming:
         padded = torch.zeros(length, dtype=torch.uint8)
         padded.numpy()[: data.size] = data  # which may be read-only
         rows = torch.empty(self.size, length, dtype=torch.uint8, device=self._device)
         gather = partial(dist.all_gather, [*rows.unbind()], to_device(padded, self._device))
-        return self._begin(gather, rows, what)
+        return self._begin(gather, rows, label)
 
-    def sum(self, addends: Sequence[Addend], what: str) -> None:
+    def sum(self, addends: Sequence[Addend], label: str) -> None:
         if any(Law.LOSSLESS not in addend.wire_codec.laws for addend in addends):
-            self._sum_carried(addends, what)
+            self._sum_carried(addends, label)
             return
         for addend in addends:
             values = to_device(addend.values, self._device)
-            self._run(partial(dist.all_reduce, values), what)
+            self._run(partial(dist.all_reduce, values), label)
             if values is not addend.values:
                 addend.values.copy_(values)
 
-    def meet(self, what: str, hint: str) -> None:
+    def meet(self, label: str, hint: str) -> None:
         # A name of this group's own, of which another hook on these ranks uses up no number.
-        self._meet(f"{what} of {self._group.group_name}", self._timeout_s, hint)
+        self._meet(f"{label} of {self._group.group_name}", self._timeout_s, hint)
 
-    def _meet(self, what: str, limit_s: float, hint: str) -> None:
-        meeting = meeting_of(self._ranks, what)
+    def _meet(self, label: str, limit_s: float, hint: str) -> None:
+        meeting = meeting_of(self._ranks, label)
         if meeting is not None and len(self._ranks) > 1:
             meeting.come()
             meeting.wait(limit_s, hint)
 
-    def broadcast(self, values: Float[Tensor, " n"], what: str, root: int = 0) -> None:
+    def broadcast(self, values: Float[Tensor, " n"], label: str, root: int = 0) -> None:
         on_device = to_device(values, self._device)
-        self._run(partial(dist.broadcast, on_device, group_src=root), what)
+        self._run(partial(dist.broadcast, on_device, group_src=root), label)
         if on_device is not values:
             values.copy_(on_device)
 
@@ -166,7 +166,7 @@ class TorchCollective(Collective):
         del one_host
         return TorchCollective(self._group, self._timeout_s, ranks)
 
-    def _sum_carried(self, addends: Sequence[Addend], what: str) -> None:
+    def _sum_carried(self, addends: Sequence[Addend], label: str) -> None:
         """Pieces as the carriers have them, added up in float32: a process group would add up what
         is rounded, and overflow.
 
@@ -174,16 +174,16 @@ class TorchCollective(Collective):
         begins before it is waited for, so that links are busy while chunks are added up.
         """
         chunks = min(CHUNKS, chunks_of(addends, self.size))
-        work = Summation(addends, self.rank, self.size, chunks, what)
-        pieces = [[packed(one, what) for one in row] for row in cut(addends, self.size, chunks)]
+        work = Summation(addends, self.rank, self.size, chunks, label)
+        pieces = [[packed(one, label) for one in row] for row in cut(addends, self.size, chunks)]
         sizes = [[one.size for one in row] for row in pieces]
-        swaps = [self._swap(one, what) for one in pieces]
+        swaps = [self._swap(one, label) for one in pieces]
         gathers: list[Coming] = []
         for chunk, came in enumerate(swaps):
             self._take(work, Turn(chunk, False, 0), came(), [sizes[chunk][self.rank]] * self.size)
             own = work.frame(Turn(chunk, True, 0), self.rank)
             assert own is not None  # all addends came
-            gathers.append(self._begin_rows(own, max(sizes[chunk]), what))
+            gathers.append(self._begin_rows(own, max(sizes[chunk]), label))
         for chunk, came in enumerate(gathers):
             self._take(work, Turn(chunk, True, 0), came(), sizes[chunk])
 
@@ -193,7 +193,7 @@ class TorchCollective(Collective):
             if source != self.rank:
                 work.take(turn, source, rows[source, :size])
 
-    def _swap(self, pieces: Sequence[Bytes], what: str) -> Coming:
+    def _swap(self, pieces: Sequence[Bytes], label: str) -> Coming:
         """Begins to get what each rank has for this one, for what this one has for each.
 
         What is for one rank is as long wherever it comes from.
@@ -202,32 +202,32 @@ class TorchCollective(Collective):
         sent = to_device(torch.from_numpy(np.concatenate(pieces)), self._device)
         came = torch.empty(self.size, mine, dtype=torch.uint8, device=self._device)
         swap = partial(dist.all_to_all_single, came.view(-1), sent, [mine] * self.size, sizes)
-        return self._begin(swap, came, what)
+        return self._begin(swap, came, label)
 
-    def _begin(self, operation: Operation, rows: Tensor, what: str) -> Coming:
+    def _begin(self, operation: Operation, rows: Tensor, label: str) -> Coming:
         """Begins something that fills rows, and returns what waits for them."""
-        with self._waiting(what):
+        with self._waiting(label):
             work = operation(group=self._group, async_op=True)
 
         def finished() -> Rows:
-            self._finish(work, what)
+            self._finish(work, label)
             found: Rows = to_host([rows])[0].numpy()
             return found
 
         return finished
 
-    def _run(self, operation: Operation, what: str) -> None:
-        with self._waiting(what):
+    def _run(self, operation: Operation, label: str) -> None:
+        with self._waiting(label):
             work = operation(group=self._group, async_op=True)
-        self._finish(work, what)
+        self._finish(work, label)
 
-    def _finish(self, work: dist.Work | None, what: str) -> None:
+    def _finish(self, work: dist.Work | None, label: str) -> None:
         assert work is not None  # this rank is one of the group
-        with self._waiting(what):
+        with self._waiting(label):
             work.wait(timedelta(seconds=self._timeout_s))
 
     @contextmanager
-    def _waiting(self, what: str) -> Iterator[None]:
+    def _waiting(self, label: str) -> Iterator[None]:
         """Counts the time, and says in our words what the process group has to complain of."""
         who, began = f"rank {self.rank} of {self.size}", time.perf_counter()
         try:
@@ -235,10 +235,10 @@ class TorchCollective(Collective):
         except RuntimeError as error:
             if DEADLINE in str(error):
                 raise DeadlineExpired(
-                    f"{who} waited {self._timeout_s:g} s for {what} of the others; the deadline is "
-                    "timeout_s, or else the process group's"
+                    f"{who} waited {self._timeout_s:g} s for {label} of the others; the deadline "
+                    "is timeout_s, or else the process group's"
                 ) from error
-            raise TransportError(f"{who}: torch.distributed lost {what}: {error}") from error
+            raise TransportError(f"{who}: torch.distributed lost {label}: {error}") from error
         finally:
             self.wait_s += time.perf_counter() - began
 

@@ -85,8 +85,7 @@ def profile_statements(scope: PolicyScope) -> list[Statement]:
     """Lists the statements on the profile of the workers, which Session Manager needs."""
     if not scope.cluster.managed:
         return []
-    name = f"{scope.role_name}-hosts"
-    profile, role = (scope.arn("iam", f"{kind}/{name}") for kind in ("instance-profile", "role"))
+    profile, role = (scope.iam(scope.host_roles, kind) for kind in ("instance-profile", "role"))
     service = {"iam:PassedToService": "ec2.amazonaws.com"}
     return [
         allow("LookAtProfile", ["iam:GetInstanceProfile"], profile),

@@ -246,8 +246,10 @@ def role_statements(scope: PolicyScope) -> list[Statement]:
     if not scope.cluster.makes_roles:
         return []
     bound = {"iam:PermissionsBoundary": scope.boundary} if scope.boundary else {}
-    roles, profiles = scope.iam("role"), scope.iam("instance-profile")
-    seen = [scope.arn("iam", f"{kind}/{scope.role_name}*") for kind in ("role", "instance-profile")]
+    both = ("role", "instance-profile")
+    names, earlier = scope.role_names, scope.earlier_role_names
+    roles = scope.iam(names, "role")
+    seen = scope.iam(dict.fromkeys(f"{name}*" for name in (*scope.master_roles, *earlier)), *both)
     given = ["iam:PutRolePolicy"] if scope.cluster.needs_profile else []
     session = {**bound, "iam:PolicyARN": CORE}
     kept = ["TagRole", "DeleteRole", "DeleteRolePolicy", "DetachRolePolicy",
@@ -256,7 +258,7 @@ def role_statements(scope: PolicyScope) -> list[Statement]:
             "DeleteInstanceProfile"]  # fmt: skip
     return [
         allow("LookAtRoles", ["iam:GetRole", "iam:GetInstanceProfile"], seen),
-        allow("KeepRoles", [f"iam:{call}" for call in kept], [*roles, *profiles]),
+        allow("KeepRoles", [f"iam:{call}" for call in kept], scope.iam((*names, *earlier), *both)),
         allow("MakeRoles", ["iam:CreateRole", *given], roles, bound),
         *([allow("AttachSessionManager", ["iam:AttachRolePolicy"], roles, session)]
           if scope.cluster.managed else []),

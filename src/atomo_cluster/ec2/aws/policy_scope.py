@@ -1,11 +1,11 @@
 """The scope of a policy: the cluster, account and regions that its statements are bound to."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.identity import owner_of
-from atomo_cluster.ec2.aws.tags import CLUSTER, OWNER, ClusterTags
+from atomo_cluster.ec2.aws.tags import CLUSTER, HOSTS, OWNER, ClusterTags
 from atomo_cluster.ec2.settings.cluster import Cluster
 
 __all__ = ["Conditions", "PolicyScope", "Statement", "allow", "scope_of"]
@@ -38,19 +38,33 @@ class PolicyScope:
         return next((name for head, name in PARTITIONS.items() if region.startswith(head)), "aws")
 
     @property
-    def role_name(self) -> str:
-        """The name of the master's role, with a wildcard for an unknown owner."""
-        if self.owner:
-            return ClusterTags(self.cluster.name, self.owner).label
-        return f"atomo-{self.cluster.name}-*"
+    def master_roles(self) -> tuple[str, ...]:
+        """The names of the masters' roles, one per region; a wildcard for an unknown owner."""
+        if not self.owner:
+            return (f"atomo-{self.cluster.name}-*",)
+        owned = ClusterTags(self.cluster.name, self.owner)
+        return tuple(owned.role_name(region) for region in self.cluster.all_regions)
+
+    @property
+    def host_roles(self) -> tuple[str, ...]:
+        """The names of the roles that only admit Session Manager."""
+        return tuple(f"{name}{HOSTS}" for name in self.master_roles)
 
     @property
     def role_names(self) -> tuple[str, ...]:
-        """The names of all roles; a profile and its role share a name."""
+        """The names of all roles that are made; a profile and its role share a name."""
         if not self.owner:
-            return (self.role_name,)
-        names = (self.role_name,) if self.cluster.needs_profile else ()
-        return (*names, f"{self.role_name}-hosts") if self.cluster.managed else names
+            return self.master_roles
+        names = self.master_roles if self.cluster.needs_profile else ()
+        return (*names, *self.host_roles) if self.cluster.managed else names
+
+    @property
+    def earlier_role_names(self) -> tuple[str, ...]:
+        """The names of roles that earlier versions made, without a region; `shutdown` ends them."""
+        if not self.owner:
+            return ()
+        label = ClusterTags(self.cluster.name, self.owner).label
+        return (label, f"{label}{HOSTS}")
 
     @property
     def boundary(self) -> str:
@@ -82,9 +96,10 @@ class PolicyScope:
             for kind in kinds
         ]
 
-    def iam(self, *kinds: str) -> list[str]:
-        """Returns the ARNs of the cluster's roles or instance profiles."""
-        return [self.arn("iam", f"{kind}/{name}") for kind in kinds for name in self.role_names]
+    def iam(self, names: Iterable[str], *kinds: str) -> list[str]:
+        """Returns the ARNs of roles or instance profiles with these names."""
+        listed = list(names)
+        return [self.arn("iam", f"{kind}/{name}") for kind in kinds for name in listed]
 
     def tags(self, source: str, key: str = CLUSTER) -> dict[str, str]:
         """Returns the conditions on the cluster's tags; `source` is RequestTag or ResourceTag."""

@@ -1,7 +1,7 @@
 """Instance profiles of the hosts, made and removed with the cluster.
 
 The master needs no user's credentials: EC2 gives it temporary ones. IAM has no regions; its
-resources are found by names that derive from cluster and owner.
+resources are found by names that derive from cluster, owner and region.
 """
 
 import json
@@ -12,7 +12,7 @@ from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.master_policy import master_policy
 from atomo_cluster.ec2.aws.policy_scope import PolicyScope
 from atomo_cluster.ec2.aws.session_manager import CORE
-from atomo_cluster.ec2.aws.tags import CLUSTER, LAUNCH, OWNER, ClusterTags, as_dict
+from atomo_cluster.ec2.aws.tags import CLUSTER, HOSTS, LAUNCH, OWNER, ClusterTags, as_dict
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError
 
@@ -51,10 +51,10 @@ def make_profiles(aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str) -
         make_role(aws, owned, name, launch, scope.boundary)
         return fill_profile(aws, owned, name, launch, policy, core)
 
-    hosts_profile = made(hosts_name(owned), "") if core else ""
+    hosts_profile = made(hosts_name(owned, aws.region), "") if core else ""
     if not policy:
         return hosts_profile, hosts_profile
-    return made(owned.label, policy), hosts_profile
+    return made(owned.role_name(aws.region), policy), hosts_profile
 
 
 def account(aws: Aws) -> str:
@@ -62,9 +62,9 @@ def account(aws: Aws) -> str:
     return str(aws.call("sts.get_caller_identity")["Account"])
 
 
-def hosts_name(owned: ClusterTags) -> str:
+def hosts_name(owned: ClusterTags, region: str) -> str:
     """Returns the name of the profile that only admits Session Manager."""
-    return f"{owned.label}-hosts"
+    return f"{owned.role_name(region)}{HOSTS}"
 
 
 def make_role(aws: Aws, owned: ClusterTags, name: str, launch: str, boundary: str) -> None:
@@ -119,7 +119,7 @@ def profiles(aws: Aws, filters: list[dict[str, Any]], makes_roles: bool = False)
     }
     owned = ClusterTags(tag_values[CLUSTER], tag_values[OWNER])
     forgiven = GONE if makes_roles else UNSEEN
-    names = (owned.label, hosts_name(owned))
+    names = owned.role_names(aws.region)
     return [name for name in names if profile_exists(aws, name, tag_values, forgiven)]
 
 

@@ -32,6 +32,8 @@ IMAGE: Final = "atomo:image"  # of images: the cluster that they are of
 GPUS: Final = "atomo:gpus"  # of images: whether they have a driver
 UNFIT: Final = re.compile(r"[^\w .:/=+@-]")
 LONGEST: Final = 256  # characters of a value
+LONGEST_ROLE: Final = 64  # characters of a role's name in IAM
+HOSTS: Final = "-hosts"  # ends the name of the role that only admits Session Manager
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,21 @@ class ClusterTags:
     def label(self) -> str:
         """A name for AWS resources that differs between owners of clusters of the same name."""
         return f"atomo-{self.cluster}-{sha256(self.owner.encode()).hexdigest()[:8]}"
+
+    def role_name(self, region: str) -> str:
+        """Returns the name of the master's role: IAM has no regions, and each cluster has its own.
+
+        Where name and region are too long for IAM, the region is part of the hash alone.
+        """
+        name = f"{self.label}-{region}"
+        if len(name) + len(HOSTS) <= LONGEST_ROLE:
+            return name
+        return f"atomo-{self.cluster}-{sha256(f'{self.owner} {region}'.encode()).hexdigest()[:8]}"
+
+    def role_names(self, region: str) -> tuple[str, ...]:
+        """Lists the names that roles in a region may have: first today's, then earlier ones."""
+        names = (self.role_name(region), self.label)
+        return tuple(f"{name}{end}" for name in names for end in ("", HOSTS))
 
     def filters(self, **conditions: str) -> list[dict[str, Any]]:
         """Returns the filters that find only the resources of this cluster."""

@@ -136,13 +136,14 @@ def existing_network(aws: Aws, plan: Plan) -> Network:
     """Returns the existing network; missing parts are empty."""
     resources = list_resources(aws, plan.owned.filters())
     id_of_kind = {resource.kind: resource.id for resource in resources}
-    made = hosts_name(plan.owned) in [resource.id for resource in resources]
+    hosts_profile = hosts_name(plan.owned, aws.region)
+    made = hosts_profile in [resource.id for resource in resources]
     return Network(
         subnet=plan.subnet,
         security_group=id_of_kind.get("security-group", ""),
         placement_group=id_of_kind.get("placement-group"),
         key_name=plan.cluster.key_name or id_of_kind.get("key-pair", ""),
-        hosts_profile=hosts_name(plan.owned) if plan.cluster.managed and made else "",
+        hosts_profile=hosts_profile if plan.cluster.managed and made else "",
     )
 
 

@@ -97,7 +97,7 @@ def test_tags_of_what_exists_stay_but_for_the_fuse():
 
 def test_roles_are_made_within_the_boundary_and_passed_to_hosts_alone():
     document, place = users(connect="ssm", **SUPERVISED), scope(connect="ssm", **SUPERVISED)
-    role = f"arn:aws:iam::123456789012:role/{place.role_name}"
+    role = f"arn:aws:iam::123456789012:role/{place.master_roles[0]}"
     bound = {"iam:PermissionsBoundary": [BOUND]}
     core = {"iam:PolicyARN": ["arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"]}
     for action, context in (("CreateRole", bound), ("PutRolePolicy", bound),

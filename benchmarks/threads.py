@@ -17,7 +17,7 @@ from codecs_common import find_gradient
 from atomo.codecs import make_codec
 from atomo.core.process.allocator import keep_freed_memory
 from atomo.exchange import Compressor
-from atomo.exchange.engine.threads import one_thread
+from atomo.exchange.engine.stages import one_thread
 from atomo.fusion import plan
 from atomo.memory import default_memory, make_memory
 from atomo.options.grouping import megabytes

@@ -12,7 +12,7 @@ from atomo.exchange.engine.announcements import (
     read_announcement,
     write_announcement,
 )
-from atomo.exchange.engine.serial_executor import SerialExecutor
+from atomo.exchange.engine.stages import SerialExecutor
 
 
 @pytest.mark.parametrize("parameters", [1, 7, 8, 9, 300])

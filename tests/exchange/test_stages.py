@@ -12,8 +12,7 @@ import torch
 
 from atomo.errors import Diverged
 from atomo.exchange.collectives.direct import Direct
-from atomo.exchange.engine.serial_executor import SerialExecutor
-from atomo.exchange.engine.stages import StagePipeline, StageWork
+from atomo.exchange.engine.stages import SerialExecutor, StagePipeline, StageWork
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.transports.local import network

@@ -17,8 +17,7 @@ from atomo.exchange.collectives.intra_host_group import split_hosts
 from atomo.exchange.compressor import Compressor
 from atomo.hooks.adapter.agreement import check_alike
 from atomo.hooks.adapter.averager import Averager
-from atomo.hooks.adapter.chunks import Codecs
-from atomo.hooks.adapter.dense import NEVER, DensePolicy
+from atomo.hooks.adapter.chunks import NEVER, Codecs, DensePolicy
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.code_spec import CodeSpec, ReductionType, parse_code, reduction_of
 from atomo.hooks.optimizers.noise_meter import NoiseMeter

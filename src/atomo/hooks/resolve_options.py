@@ -6,7 +6,7 @@ from typing import Any, Final
 from atomo.codecs import Codec
 from atomo.core.names import resolve
 from atomo.errors import ConfigError
-from atomo.hooks.adapter.dense import DensePolicy
+from atomo.hooks.adapter.chunks import DensePolicy
 from atomo.hooks.code_spec import parse_code
 from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.option_checks import check_options, host_rule

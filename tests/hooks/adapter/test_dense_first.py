@@ -8,7 +8,7 @@ from hooks.loops import STEPS, flat, on_ranks, plainly, steps, total
 from torch.optim import SGD
 
 from atomo.errors import CheckpointError, ConfigError
-from atomo.hooks.adapter.dense import DensePolicy
+from atomo.hooks.adapter.chunks import DensePolicy
 
 RANKS = 2
 make = partial(SGD, lr=0.2)

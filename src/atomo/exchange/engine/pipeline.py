@@ -19,9 +19,13 @@ from atomo.exchange.base import Communicator, Exchanged, Reduction
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.compressor import Compressor
 from atomo.exchange.engine.busy_intervals import BusyIntervals
-from atomo.exchange.engine.held_gradients import HeldGradients
-from atomo.exchange.engine.stages import StagePipeline, StageWork, Submission
-from atomo.exchange.engine.threads import one_thread
+from atomo.exchange.engine.stages import (
+    HeldGradients,
+    StagePipeline,
+    StageWork,
+    Submission,
+    one_thread,
+)
 from atomo.exchange.report import Report
 from atomo.exchange.reports import tell
 from atomo.exchange.scales import agree_on_scales

@@ -9,20 +9,109 @@ links. Every stage takes the buckets in the order of their submission, so that a
 them in the same order.
 """
 
+import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
-from typing import Any, Generic, TypeAlias, TypeVar, final
+from functools import partial
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Final, Generic, TypeAlias, TypeVar, final
 
-from atomo.exchange.engine.serial_executor import SerialExecutor
+import torch
 
-__all__ = ["Executor", "StagePipeline", "StageWork", "Submission"]
+__all__ = [
+    "Executor",
+    "HeldGradients",
+    "SerialExecutor",
+    "StagePipeline",
+    "StageWork",
+    "Submission",
+    "one_thread",
+]
 
 T = TypeVar("T")
 Encoded = TypeVar("Encoded")
 Received = TypeVar("Received")
+Call = Callable[[], None]
+STOP: Final = None
+
+
+@final
+class HeldGradients(Generic[T]):
+    """Queue before the first stage.
+
+    A memory that clips needs the norm of the whole gradient, and runs agree on all scales of a
+    step in one round: then nothing is encoded before the last bucket is there.
+    """
+
+    def __init__(self, holds: bool = False) -> None:
+        """Makes an empty queue. `holds`: True if items wait for `release`."""
+        self.holds = holds
+        self._items: list[T] = []
+
+    def push(self, item: T) -> list[T]:
+        """Returns the items that may be encoded now: this one, or none where items are held."""
+        if not self.holds:
+            return [item]
+        self._items.append(item)
+        return []
+
+    def release(self) -> list[T]:
+        """Returns the held items, in their order: the gradient is whole."""
+        items, self._items = self._items, []
+        return items
+
+
+@final
+class SerialExecutor:
+    """Starts its thread with the first call. The thread ends when nobody refers to the executor.
+
+    The thread is a daemon, unlike those of a `ThreadPoolExecutor`: a thread that waits for a dead
+    peer does not keep the process from ending.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Creates an executor with a thread of this name."""
+        self._name = name
+        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._started = False
+
+    def submit(self, function: Callable[..., T], /, *args: Any) -> "Future[T]":
+        """Queues a call after all earlier calls, and returns the future of its result."""
+        future: Future[T] = Future()
+        self._calls.put(partial(resolve, future, function, args))
+        if not self._started:
+            self._started = True
+            Thread(target=serve, args=(self._calls,), name=self._name, daemon=True).start()
+            weakref.finalize(self, self._calls.put, STOP)
+        return future
+
+
+def resolve(future: "Future[T]", function: Callable[..., T], args: tuple[Any, ...]) -> None:
+    """Gives a future the result of a call, or its error."""
+    try:
+        future.set_result(function(*args))
+    except BaseException as error:
+        future.set_exception(error)
+
+
+def serve(calls: "SimpleQueue[Call | None]") -> None:
+    """Runs the thread. It refers to the queue alone, so that the executor can be collected."""
+    with torch.no_grad():
+        while (call := calls.get()) is not STOP:
+            call()
+            del call  # it refers to gradients
+
+
+def one_thread() -> None:
+    """Begins a thread that works on a bucket, while others work on other buckets.
+
+    Several buckets in parallel keep the cores busy, not several threads on each; and a sum has
+    the same bits on hosts of any number of cores.
+    """
+    torch.set_num_threads(1)  # of this thread: the others keep theirs
 
 
 Executor: TypeAlias = SerialExecutor | ThreadPoolExecutor

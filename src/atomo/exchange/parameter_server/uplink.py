@@ -14,7 +14,7 @@ from torch import Tensor
 
 from atomo.core.devices import AsyncScalars, SideStreams
 from atomo.exchange.compressor import Compressor
-from atomo.exchange.engine.threads import one_thread
+from atomo.exchange.engine.stages import one_thread
 from atomo.exchange.parameter_server.frames.messages import RAW
 from atomo.exchange.scales import read_scales
 from atomo.fusion import Bucket

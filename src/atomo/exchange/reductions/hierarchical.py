@@ -21,7 +21,7 @@ from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.collectives.intra_host_group import IntraHostGroup
 from atomo.exchange.engine.busy_intervals import BusyIntervals
 from atomo.exchange.engine.pipeline import Pipeline, Settled
-from atomo.exchange.engine.threads import one_thread
+from atomo.exchange.engine.stages import one_thread
 from atomo.exchange.report import Report
 from atomo.exchange.reports import tell
 from atomo.fusion import Bucket

@@ -8,13 +8,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from atomo.core.devices import to_host
 from atomo.errors import CodecError
 from atomo.exchange.base import Reduction, Usage
 from atomo.exchange.collectives.collective import Collective
@@ -23,21 +24,97 @@ from atomo.exchange.engine.announcements import NotFinite
 from atomo.exchange.reductions.low_rank import NotFiniteSum
 from atomo.exchange.scales import agree_on_scales
 from atomo.fusion import Bucket
-from atomo.hooks.adapter.chunks import Chunk, Codecs, bucket_of, spread, taken, usage_of
-from atomo.hooks.adapter.dense import NEVER, DensePolicy
-from atomo.hooks.adapter.in_flight import InFlight, ScratchSpace
-from atomo.hooks.adapter.stats import Stats
-from atomo.hooks.adapter.step_skipper import StepSkipper
+from atomo.hooks.adapter.chunks import (
+    NEVER,
+    Chunk,
+    Codecs,
+    DensePolicy,
+    InFlight,
+    ScratchSpace,
+    bucket_of,
+    spread,
+    taken,
+    usage_of,
+)
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
 from atomo.memory import Memory
 
-__all__ = ["Averager", "Encoding", "RunInExchange"]
+__all__ = ["Averager", "Encoding", "RunInExchange", "Stats", "StepSkipper"]
 
 ALL_STEP: Final = "has every rank registered its hook, ddp.register_comm_hook(state, hook)?"
 RunInExchange = Callable[[Callable[[], None]], None]
 Encoding = tuple[Codecs, Reduction[Any, Any]]
 """The codecs of some steps, and how what they encode is averaged."""
+Snapshot = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""States of the memory and of the reduction."""
+
+
+@final
+@dataclass
+class Stats:
+    """One rank's sums over all steps."""
+
+    steps: int = 0
+    skipped: int = 0  # of them, steps with a gradient that was not finite
+    dense_bytes: int = 0  # what the gradients have as they are
+    sent_bytes: int = 0  # what this rank gave in their place
+    encode_s: float = 0.0  # memory and codec
+    exchange_s: float = 0.0  # waiting for the others included
+    decode_s: float = 0.0
+    waited_s: float = 0.0  # in backward(), once all gradients were there; lower => more was hidden
+
+    @property
+    def ratio(self) -> float:
+        """The factor by which fewer bytes are sent than the gradients have."""
+        return self.dense_bytes / max(1, self.sent_bytes)
+
+
+@final
+class StepSkipper:
+    """Restores the memory after a step with an average that is not finite.
+
+    `begin` runs in the thread that encodes and the rest in the thread that decodes. They share the
+    snapshot without a lock, since a step ends before the next one begins.
+    """
+
+    def __init__(self, memory: Memory, reduction: Reduction[Any, Any], skips: bool) -> None:
+        """Makes a skipper before the first step.
+
+        Args:
+            memory: of this rank.
+            reduction: the one that may have a state beside the memory.
+            skips: True if such steps are left out at all.
+        """
+        self.skips = skips
+        self._memory, self._reduction = memory, reduction
+        self._snapshots = skips and bool(memory.vectors)
+        self._before: Snapshot | None = None
+        self._finite: list[Tensor] = []  # by chunk of this step: True if its average is finite
+
+    def begin(self) -> None:
+        """Takes a snapshot before the first chunk of a step; the last chunk may spoil the step."""
+        if self._snapshots and self._before is None:
+            self._before = self._memory.state_dict(), self._reduction.state_dict()
+
+    def check(self, chunk: Chunk) -> None:
+        """Checks averages as the caller that skips the step checks them."""
+        # Half precision may overflow where the mean in float32 did not.
+        if self.skips:
+            wholes = [*chunk.gradients.values()] if chunk.whole is None else [chunk.whole]
+            self._finite.append(torch.stack([whole.isfinite().all() for whole in wholes]).all())
+
+    def close(self) -> bool:
+        """Ends the step. Returns True if it is left out, with the memory as before the step."""
+        # Once for all chunks: each read from a device waits for the device.
+        skipped = not all(bool(finite) for finite in to_host(self._finite))
+        if skipped and self._before is not None:
+            memory, reduction = self._before
+            self._memory.load_state_dict(memory)
+            self._reduction.load_state_dict(reduction)
+        self._before = None
+        self._finite.clear()
+        return skipped
 
 
 @final

@@ -11,13 +11,10 @@ from torch import Tensor
 
 from atomo.core.devices import SideStreams
 from atomo.exchange.collectives.intra_host_group import IntraHostGroup
-from atomo.exchange.engine.held_gradients import HeldGradients
-from atomo.exchange.engine.serial_executor import SerialExecutor
-from atomo.exchange.engine.stages import StagePipeline, StageWork
-from atomo.hooks.adapter.averager import Averager
+from atomo.exchange.engine.stages import HeldGradients, SerialExecutor, StagePipeline, StageWork
+from atomo.hooks.adapter.averager import Averager, Stats
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.host_averager import HostAverager
-from atomo.hooks.adapter.stats import Stats
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
 from atomo.hooks.states.bucket_layout import BucketLayout
 from atomo.hooks.states.exchange_state import ExchangeState, StateDict

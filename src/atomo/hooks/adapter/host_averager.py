@@ -11,8 +11,7 @@ from torch import Tensor
 from atomo.errors import TransportError
 from atomo.exchange.collectives.intra_host_group import IntraHostGroup
 from atomo.hooks.adapter.averager import Averager, RunInExchange
-from atomo.hooks.adapter.chunks import Chunk
-from atomo.hooks.adapter.in_flight import InFlight, ScratchSpace
+from atomo.hooks.adapter.chunks import Chunk, InFlight, ScratchSpace
 
 __all__ = ["HostAverager", "HostChunk"]
 

@@ -9,8 +9,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from atomo.errors import ConfigError
+from atomo.hooks.adapter.averager import Stats
 from atomo.hooks.adapter.exchange import Exchange
-from atomo.hooks.adapter.stats import Stats
 from atomo.hooks.states.exchange_state import FACTORS, StateDict
 
 __all__ = ["ShardedExchange"]

@@ -10,7 +10,7 @@ import torch
 from torch import Generator
 
 from atomo.codecs import make_codec
-from atomo.exchange.engine.threads import one_thread
+from atomo.exchange.engine.stages import one_thread
 from atomo.planning.probe.pass_profile import DryRun
 from atomo.planning.probe.timer import SynchronizedTimer
 

@@ -11,6 +11,7 @@ from workloads.real_format import write_labels, write_sentences, write_text
 from atomo.codecs import make_codec
 from atomo.codecs.rows import RowGradient
 from atomo.config.settings import Settings
+from atomo.exchange.report import Report
 from atomo.fusion import Bucket, Gradients, apart, plan, shapes
 from atomo.fusion.embeddings import rows_of
 from atomo.launch.resolve import canonical_settings
@@ -19,6 +20,7 @@ from atomo.training.checkpoints.checkpoint import load
 from atomo.training.job.job import make_job
 from atomo.training.loop import exchange_setup, worker
 from atomo.training.step.row_gradients import row_gradients
+from atomo.transports.local import network
 from atomo.workloads import choose_workload as with_task
 from atomo.workloads import make_task
 
@@ -87,6 +89,27 @@ def test_training_is_the_same_as_with_whole_gradients(given, tmp_path, monkeypat
 def test_who_needs_the_whole_gradient_gets_it(given, tmp_path):
     write_labels(tmp_path / "eurlex4k")
     assert row_gradients(make_job(asked(tmp_path, **given), 3)) is None
+
+
+def test_the_rows_of_a_step_reach_the_mean_of_an_exchange(tmp_path):
+    """The mapping of rows is empty when the exchange is made; each step fills it."""
+    write_labels(tmp_path / "eurlex4k")
+    job = make_job(asked(tmp_path, code="rows", comm_type="Allgather", n=1), 1)
+    (transport,) = network(1)
+    setup = exchange_setup.make_exchange(job, transport)
+    assert setup.rows == {}
+    bucket = next(b for b in job.buckets if all(p.codec.encodes_rows for p in b.parts))
+    (slot,) = bucket.slots
+    values = torch.arange(1.0, 1 + 2 * slot.shape[1]).view(2, -1)
+    setup.rows[slot.name] = RowGradient(torch.tensor([1, 3]), values.clone(), slot.shape)
+    mean = torch.full((sum(b.size for b in job.buckets),), torch.nan)
+    setup.communicator.begin(0, job.buckets, mean)
+    for each in job.buckets:
+        setup.communicator.push(each, torch.zeros(each.size))
+    setup.communicator.average(Report(0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0))
+    matrix = mean[bucket.offset : bucket.offset + bucket.size].view(slot.shape)
+    assert matrix[[1, 3]].equal(values)
+    assert matrix.count_nonzero() == values.numel()
 
 
 LANGUAGE = "language(hidden=8, heads=2, layers=1, dropout=0.0, length=6, context=3"

@@ -206,7 +206,7 @@ def test_a_file_of_another_network_is_told_from_it(tmp_path: Path) -> None:
         (["--gradient", "nowhere.npz", "--compute", "1ms"], "nowhere.npz: No such file"),
         (["--compute", "soon"], "--compute 'soon': give a number with one of us, ms, s"),
         (["--compute", "1ms", "--probe", "p"], "--probe p measures passes and gradients itself"),
-        (["--weights", "a", "--gradient", "b"], "give one of them"),
+        (["--weights", "a", "--gradient", "b"], "give one of the two"),
         (["no_such_module:build"], "--network no_such_module:build: cannot import"),
     ],
 )

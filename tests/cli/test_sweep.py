@@ -67,7 +67,7 @@ def test_codecs_have_commas_of_their_own():
         ("--lr 2^-1..3^4", "powers of one number"),
         ("--lr 2^1..2^9999", "1000 at most"),
         ("--lr 0.1..0.5", r"--lr '0.1..0.5': cannot read this range; write 2\^-7\.\.2\^-1"),
-        ("--lr 1,2 --lr=3,4", "--lr is there twice"),
+        ("--lr 1,2 --lr=3,4", "--lr is given twice"),
     ],
 )
 def test_a_grid_that_cannot_be_read_is_named(words, message):

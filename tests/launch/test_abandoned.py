@@ -83,7 +83,7 @@ def test_the_code_is_that_of_the_first_rank_that_fails_whatever_mpirun_does(note
 def test_an_interrupt_sets_a_bound(notes, tmp_path):
     notes.at["ready"] = lambda: os.kill(os.getpid(), signal.SIGINT)
     run(notes, tmp_path, "ready", code=130)
-    assert notes.notes[1:3] == ["ready", "interrupted: ending at once ..."]
+    assert notes.notes[1:3] == ["ready", "interrupted: ending now ..."]
     assert "a host may be out of reach" in notes.notes[3]
 
 

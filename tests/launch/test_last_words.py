@@ -54,7 +54,7 @@ def test_a_job_that_is_gone_before_its_end_has_failed_whatever_mpirun_says(notes
     assert ended(job) == 5
     assert notes.notes == [
         "begun",
-        "atomo: the processes of the job are gone before it was at its end",
+        "atomo: the processes of the job ended before the training did",
     ]
 
 

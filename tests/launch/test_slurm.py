@@ -74,7 +74,7 @@ def test_some_of_the_tasks_may_wait_or_be_left(inside):
 
 
 def test_what_is_no_allocation_is_told(inside, tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match=r"no allocation of SLURM.*a script for sbatch"):
+    with pytest.raises(ConfigError, match=r"no SLURM allocation here.*a script for sbatch"):
         parse_cli_settings(["--slurm"], "train", "")
     inside("h[1-2]", "1(x2)", ["h1", "h2"])
     with pytest.raises(ConfigError, match="srun has started this command 4 times"):

@@ -80,7 +80,7 @@ def test_an_mpirun_that_refuses_its_arguments_is_an_error_of_settings(code, tmp_
     notes = Notes()
     assert exit_code_of([], code, notes, tmp_path) == 2
     (told,) = notes.notes
-    assert f"mpirun ended with exit code {code} before any rank was there" in told
+    assert f"mpirun ended with exit code {code} before it started a rank" in told
 
 
 @pytest.mark.parametrize("code", [1, 137, 255])
@@ -108,5 +108,5 @@ def test_refused_arguments_are_told_once_in_the_words_of_mpirun(capfd, tmp_path)
     assert main(["train", *words]) == 2
     told = capfd.readouterr().out
     assert told.count("Option: --bogus") == 1
-    assert "see the hosts and --mpi-args '--bogus'" in told
+    assert "check the hosts and --mpi-args '--bogus'" in told
     assert "restart" not in told

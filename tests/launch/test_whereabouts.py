@@ -24,7 +24,7 @@ def test_ranks_of_a_lost_host_go_to_the_others(tmp_path):
     assert fit_to_slots(chosen, {"a"}) == chosen
     assert job_hosts(Settings()) == []
     assert rank_hosts(Settings(), ()) == ()
-    with pytest.raises(ConfigError, match="of the hosts a, b, c none answers"):
+    with pytest.raises(ConfigError, match="none of the hosts a, b, c answers"):
         rank_hosts(chosen, {"a", "b", "c"})
 
 

@@ -1,4 +1,4 @@
-"""The command line: `atomo COMMAND`, a module of this package each; `COMMANDS` lists them."""
+"""The command line `atomo COMMAND`: each command of `COMMANDS` is a module of this package."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -15,21 +15,21 @@ __all__ = ["main"]
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "train": "train a model: starts a master, its workers and an evaluator",
-        "sweep": "train once for each of some values, and say which are best",
+        "sweep": "train once for each of several values, and name the best",
         "evaluate": "follow a run's checkpoints and evaluate each of them",
         "throughput": "measure how fast whole jobs are, with compression and without",
         "explain": "predict steps over given links with each codec: does compression pay?",
         "bench": "measure codecs: speed, bytes and error, on your own gradients",
-        "inspect": "look at a gradient, and at what codecs lose of it",
+        "inspect": "show a gradient, and the error of codecs on it",
         "prepare": "download and verify data sets",
-        "probe": "be one rank of what measures hosts and links; `explain --probe` starts these",
-        "rank": "be one rank of a job; `train` starts these through mpirun",
+        "probe": "run one rank of a probe of hosts and links; `explain --probe` starts these",
+        "rank": "run one rank of a job; `train` starts these through mpirun",
     }
 )
 # A file `inspect.py` would hide a module of Python from programs that start in this folder.
 MODULES: Final[Mapping[str, str]] = MappingProxyType({"inspect": "inspect_gradient"})
 
-# They start the processes that compute, and compute nothing themselves.
+# Commands that start the computing processes, and compute nothing themselves.
 LAUNCHERS: Final = frozenset({"train", "sweep", "throughput"})
 
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def act(name: str, words: list[str]) -> int:
-    """Runs the command of this name, and imports what it needs only now."""
+    """Imports the module of the command, and runs it."""
     if name in LAUNCHERS:
         defer("torch")
     module = import_for_good(f"atomo.cli.{MODULES.get(name, name)}")

@@ -25,16 +25,17 @@ from atomo.training.step.sample_gradient import sample_gradient
 __all__ = ["BENCH_EFFECTS", "CAPTURE", "BenchOptions", "main", "read_gradient"]
 
 DESCRIPTION = """\
-Measures codecs on a gradient: how long a copy of it takes, and how many of these encoding and
-decoding take; bytes; and the error of one encoding.
+Measures codecs on a gradient: the times of encoding and decoding, as multiples of the time of a
+copy; bytes; and the error of one encoding.
 
   atomo bench
   atomo bench --code 'svd(rank=3); topk(ratio=0.01, values=fp16)' --tensor gradient.safetensors"""
 
 LEGEND = """\
 encode: memory, codec, packing and checksum; decode+add: back into a sum. Both are multiples of the
-time that a copy of the gradient takes. bytes: the whole message. error: the norm of what one
-encoding lost over that of the gradient. A memory makes up for it later; of votes it says nothing.
+time that a copy of the gradient takes. bytes: the whole message. error: the norm of the error of
+one encoding over the norm of the gradient. A memory corrects it in later steps; for majority votes
+it has no meaning.
 Dense under any codec: vectors of fewer than 8192 entries, which are biases and norms.
 """
 
@@ -52,11 +53,11 @@ class BenchOptions:
 
     code: str = option("", "one codec or several, separated by ';'; empty: all, by their defaults")
     tensor: str = option("", "gradient, .safetensors or .npz; empty: one of --network on --dataset")
-    network: str = option("LeNet", "whose gradient to take")
-    dataset: str = option("Digits", "on which images")
-    data_dir: str = option("data", "where the data sets lie")
+    network: str = option("LeNet", "model that the gradient is computed with")
+    dataset: str = option("Digits", "data set that the gradient is computed on")
+    data_dir: str = option("data", "folder of the data sets")
     steps: int = option(20, "steps of training before the gradient is taken")
-    repetitions: int = option(5, "of each timing, of which the best counts")
+    repetitions: int = option(5, "repetitions of each timing; the shortest counts")
     threads: int = option(1, "compute threads")
     json: bool = option(False, "one line of JSON a codec: yes or no")
 
@@ -65,7 +66,7 @@ class BenchOptions:
 
 
 def takes_from_training(options: Any) -> bool:
-    """True if the gradient is taken from a training here, and not read."""
+    """True if the gradient is computed here, and not read from a file."""
     return not options.tensor
 
 
@@ -74,11 +75,11 @@ CAPTURE: Final[Mapping[str, Effect[Any]]] = MappingProxyType(
         ("network", "dataset", "data_dir", "steps"),
         Effect(
             takes_from_training,
-            "the gradient is that of --tensor {0.tensor}; leave one of them out",
+            "the gradient is read from --tensor {0.tensor}; leave one of the two out",
         ),
     )
 )
-"""Effects of the options that select a gradient, in the tables of commands that take one."""
+"""Effects of the options that select a gradient, for `bench` and `inspect`."""
 
 BENCH_EFFECTS: Final[Mapping[str, Effect[BenchOptions]]] = MappingProxyType(
     {**dict.fromkeys(("code", "tensor", "repetitions", "threads", "json"), ALWAYS), **CAPTURE}
@@ -86,7 +87,7 @@ BENCH_EFFECTS: Final[Mapping[str, Effect[BenchOptions]]] = MappingProxyType(
 
 
 def main(words: Sequence[str]) -> int:
-    """Measures and prints."""
+    """Measures codecs and prints the results."""
     build = build_reporting_idle(BenchOptions, BENCH_EFFECTS, "bench")
     options = parse_arguments(BenchOptions, words, "bench", DESCRIPTION, build)
     torch.set_num_threads(options.threads)
@@ -110,7 +111,7 @@ def read_gradient(options: BenchOptions) -> dict[str, Tensor]:
 
     Raises:
         DataError: the file cannot be read.
-        ConfigError: it holds something else than gradients.
+        ConfigError: the file holds other tensors than gradients.
     """
     if not options.tensor:
         return sample_gradient(

@@ -50,18 +50,20 @@ class EvaluateOptions:
     """The options of `atomo evaluate`."""
 
     model_dir: str = option("", "folder of the run; need not exist yet (required)")
-    network: str | None = option(None, "default: what the checkpoint says")
-    dataset: str | None = option(None, "default: what the checkpoint says")
-    data_dir: str = option("data", "where the data sets lie")
-    image_size: int | None = option(None, "default: what the checkpoint says")
-    eval_batch_size: int = option(1000, "samples per forward pass; more => more memory")
-    eval_freq: int = option(0, "evaluate multiples of this step and the last one; 0: every one")
-    poll_interval: float = option(1.0, "seconds between two looks at the folder")
-    follow: bool = option(False, "go on after the run is finished: yes or no")
-    idle_timeout: float = option(0.0, "end after so many seconds without a checkpoint; 0: never")
-    enable_gpu: str = option("", "yes: CUDA; auto: CUDA where there is any; no or empty: CPU")
+    network: str | None = option(None, "model; default: the model of the checkpoint")
+    dataset: str | None = option(None, "data set; default: the data set of the checkpoint")
+    data_dir: str = option("data", "folder of the data sets")
+    image_size: int | None = option(None, "pixels a side; default: the size of the checkpoint")
+    eval_batch_size: int = option(1000, "samples per forward pass")
+    eval_freq: int = option(
+        0, "evaluate multiples of this step and the last checkpoint; 0: every checkpoint"
+    )
+    poll_interval: float = option(1.0, "seconds between two checks of the folder")
+    follow: bool = option(False, "wait for more checkpoints after the run has finished: yes or no")
+    idle_timeout: float = option(0.0, "end after this many seconds without a checkpoint; 0: never")
+    enable_gpu: str = option("", "yes: CUDA; auto: CUDA if available; no or empty: CPU")
     threads: int = option(0, "compute threads; 0: PyTorch's choice")
-    events: str = option("text", "text, json for programs, or atomo: as published")
+    events: str = option("text", "output: text, json, or atomo (the lines of the original ATOMO)")
 
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)
@@ -76,7 +78,7 @@ def main(words: Sequence[str]) -> int:
         raise ConfigError(f"--events {options.events!r}; known: {', '.join(EVENTS)}")
     if options.threads:
         torch.set_num_threads(options.threads)
-    keep_freed_memory()  # each batch needs what the one before it freed
+    keep_freed_memory()  # each batch reuses the memory of the previous batch
     threading.excepthook = defer_thread_error
     wait = sleep_beside_reader(os.getppid()) if options.events == "json" else time.sleep
     try:
@@ -87,13 +89,13 @@ def main(words: Sequence[str]) -> int:
 
 
 def defer_thread_error(failure: threading.ExceptHookArgs) -> None:
-    """Leaves what TensorBoard's thread could not write to be raised where its writer is called."""
+    """Ignores OSErrors of TensorBoard's thread: the next call of its writer raises them again."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)
 
 
 def sleep_beside_reader(parent: int) -> Callable[[float], None]:
-    """Sleeps, but not on after the program that reads the results was killed."""
+    """Returns a sleep that raises KeyboardInterrupt once the parent process is gone."""
 
     def wait(seconds: float) -> None:
         if os.getppid() != parent:
@@ -117,7 +119,7 @@ def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:
         follow=options.follow,
         idle_timeout_s=options.idle_timeout,
         device=device_of(options.enable_gpu),
-        # The evaluator of an earlier launcher that was killed ends after the checkpoint at hand.
+        # The evaluator of an earlier launcher that was killed ends after its current checkpoint.
         predecessor_s=LEASE_S if options.events == "json" else 0.0,
     )
 
@@ -130,7 +132,7 @@ def device_of(enable_gpu: str) -> str:
 
 
 def reporter(events: str) -> Callable[[Evaluation | Missed], None]:
-    """Prints results for people or programs."""
+    """Returns a function that prints a result in the format of `--events`."""
 
     def report(result: Evaluation | Missed) -> None:
         if isinstance(result, Missed):

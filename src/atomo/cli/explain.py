@@ -1,4 +1,4 @@
-"""`atomo explain`: what a step would take with each codec and communicator, before it is run."""
+"""`atomo explain`: predicts the time of a step with each codec and communicator."""
 
 import json
 import sys
@@ -45,7 +45,7 @@ __all__ = ["Comparison", "ExplainOptions", "main"]
 
 WIDTH: Final = 150  # characters, of files and pipes
 Measured = Sequence[tuple[Costs, str]]
-"""Costs of codecs, each with a communicator that they go with."""
+"""Costs of codecs, each with a communicator that can use the codec."""
 
 
 def main(words: Sequence[str]) -> int:
@@ -74,10 +74,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def is_network(word: str) -> bool:
-    """True if it is one of another package, and not the folder of a run.
+    """True if the word names a model of another package, and not the folder of a run.
 
     Raises:
-        ConfigError: it is a file, of which is not known what is in it.
+        ConfigError: the word names a file, which may hold weights or gradients.
     """
     if Path(word).is_file():
         raise ConfigError(f"{word} is a file: give --weights {word} or --gradient {word}")
@@ -87,9 +87,7 @@ def is_network(word: str) -> bool:
 def parse_options(
     words: Sequence[str], effects: Mapping[str, Effect[ExplainOptions]] = EXPLAIN_EFFECTS
 ) -> ExplainOptions:
-    """Returns the options. Raises ConfigError for what is wrong with them before anything is
-    measured.
-    """
+    """Returns the options. Raises ConfigError for wrong options, before the measurements."""
     build = build_reporting_idle(ExplainOptions, effects, "explain")
     options = parse_arguments(ExplainOptions, words, "explain", DESCRIPTION, build)
     if options.png:
@@ -99,14 +97,14 @@ def parse_options(
 
 
 def measure_here(options: ExplainOptions) -> tuple[Scenario, Measured]:
-    """Measures on this machine; links are as described."""
+    """Measures on this machine; the options describe the links."""
     profile = profile_of(options)
     scenario = scenario_of(options, profile)
     return scenario, [*measurements(options, profile)]
 
 
 def predict_from_probe(options: ExplainOptions) -> tuple[Scenario, Measured]:
-    """Predicts the job that a probe measured: its figures include what ranks of a host share."""
+    """Predicts the job that a probe measured; its costs include contention inside a host."""
     probe = obtain_probe(options, [*codec_reductions(options)])
     requested = {*codec_reductions(options)}
     return probe.scenario(options.workers, options.link), [
@@ -118,7 +116,7 @@ def predict_from_probe(options: ExplainOptions) -> tuple[Scenario, Measured]:
 
 
 def measurements(options: ExplainOptions, profile: Profile) -> Iterator[tuple[Costs, str]]:
-    """Yields the costs of each codec, and a communicator that it goes with."""
+    """Yields the costs of each codec with each communicator that can use it."""
     for spec, reduction in codec_reductions(options):
         codec = make_codec(spec)
         costs = measure_costs(codec, reduction, profile.gradient, options.repetitions)

@@ -1,4 +1,4 @@
-"""`atomo inspect`: look at a gradient, and at what codecs do to it."""
+"""`atomo inspect`: shows a gradient, and the error of codecs on it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -34,13 +34,13 @@ __all__ = ["INSPECT_EFFECTS", "InspectOptions", "main"]
 Row = Layer | Cluster | EncodingErrors
 
 DESCRIPTION = """\
-Shows a gradient layer by layer, and what each codec loses of it: over all entries, the positive and
-the negative ones, the big (beyond the 95th percentile of magnitudes) and the small ones.
+Shows a gradient layer by layer, and the error of each codec on it: over all entries, positive and
+negative entries, large entries (beyond the 95th percentile of magnitudes) and small entries.
 
   atomo train --dump-every 50 --train-dir runs/x
   atomo inspect --tensor runs/x/gradients/step-00000050.safetensors --code 'svd; topk(ratio=0.01)'
   atomo inspect --png gradient.png"""
-PLOTTED = 6  # layers, the largest ones
+PLOTTED = 6  # number of layers plotted, the largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,9 @@ class InspectOptions:
 
     tensor: str = option("", "gradient, .safetensors or .npz; empty: one of --network on --dataset")
     code: str = option("svd", "codecs to try, separated by ';'")
-    network: str = option("LeNet", "whose gradient to take")
-    dataset: str = option("Digits", "on which images")
-    data_dir: str = option("data", "where the data sets lie")
+    network: str = option("LeNet", "model that the gradient is computed with")
+    dataset: str = option("Digits", "data set that the gradient is computed on")
+    data_dir: str = option("data", "folder of the data sets")
     steps: int = option(20, "steps of training before the gradient is taken")
     png: str = option("", "file for a picture of histograms and spectra; empty: none")
 
@@ -62,14 +62,14 @@ INSPECT_EFFECTS: Final[Mapping[str, Effect[InspectOptions]]] = MappingProxyType(
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints tables and draws a picture."""
+    """Prints the tables, and draws the picture of `--png`."""
     build = build_reporting_idle(InspectOptions, INSPECT_EFFECTS, "inspect")
     options = parse_arguments(InspectOptions, words, "inspect", DESCRIPTION, build)
     pyplot = pyplot_for(options.png) if options.png else None
     codecs = [make_codec(spec) for spec in options.code.split(";") if spec.strip()]
     shared = {name: getattr(options, name) for name in ("tensor", "network", "dataset", "steps")}
     gradient = read_gradient(BenchOptions(data_dir=options.data_dir, **shared))
-    # A file or a pipe has no width of its own, and figures cut short are none.
+    # A file or a pipe has no width, and truncated figures are useless.
     console = report_console()
     show(console, "layers", Layer, layers(gradient))
     show(console, "clusters of lss", Cluster, clusters(gradient))
@@ -82,7 +82,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def show(console: Console, title: str, kind: type[Row], rows: Sequence[Row]) -> None:
-    """Prints a table, and below it the meaning of its columns."""
+    """Prints a table, and the meaning of its columns below."""
     console.print(table(title, kind, rows))
     for column in fields(kind):
         if column.metadata:

@@ -82,8 +82,9 @@ class Gradients:
                 self._hand_over(bucket)
 
     def close(self) -> None:
-        """Removes the hooks from the model. Otherwise neither is ever freed: a parameter's hooks
-        keep what they are of, and Python does not see that these keep the parameter.
+        """Removes the hooks from the model. Otherwise neither this object nor the model is freed: a
+        parameter's hooks refer to this object, this object refers to the parameter, and Python's
+        garbage collector does not see the first reference.
         """
         for hook in self._hooks:
             hook.remove()

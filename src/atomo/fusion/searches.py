@@ -1,10 +1,10 @@
 """The partitions of `--fusion` that are found from costs, by name.
 
-`auto` is the best of all (`partition.py`). `mergecomp` is MergeComp's (Wang, Wu and Ng, "MergeComp:
-A Compression Scheduler for Scalable Communication-Efficient Distributed Training", 2021) as its
-authors published it: two messages, whose one cut a binary search finds, each time looking whether a
-step gets shorter or longer beyond the middle. It times real steps for that, which change the
-weights; here each look is a prediction, of the same measured costs as `auto` has.
+`auto` is the best partition of all (`partition.py`). `mergecomp` is MergeComp (Wang, Wu and Ng,
+"MergeComp: A Compression Scheduler for Scalable Communication-Efficient Distributed Training",
+2021) as its authors published it: two messages. A binary search finds the cut between them; each
+iteration compares the step times on both sides of the middle. MergeComp times real steps, which
+change the weights; here each step time is predicted from the measured costs that `auto` uses too.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """The weights of a model as one flat tensor, in the order of its buckets.
 
-They then travel without being gathered, and an optimiser steps them all at once.
+A bucket's weights are then sent without a copy, and one optimizer step updates them all.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,1 +1,1 @@
-"""One command to a whole job: mpirun over the hosts, the evaluator beside it, and what they say."""
+"""The launcher of a job: mpirun over the hosts, the evaluator beside it, and their output."""

@@ -20,30 +20,30 @@ __all__ = [
 ]
 
 
-WITHOUT_END: Final = "atomo: the processes of the job are gone before it was at its end"
+WITHOUT_END: Final = "atomo: the processes of the job ended before the training did"
 
 NO_ROOM_FOR_MPI: Final = (
-    "no file may have more than {bytes:,} bytes here (ulimit -f), and MPI and checkpoints take "
-    "larger ones; raise it with `ulimit -f unlimited`"
+    "no file may have more than {bytes:,} bytes here (ulimit -f), and MPI and checkpoints need "
+    "larger files; raise the limit with `ulimit -f unlimited`"
 )
 
 FAREWELL: Final = (
-    "atomo: all is written; MPI did not end within its time, since a process is stopped or gone, "
-    "and was cut off"
+    "atomo: all files are written; MPI did not finalize in time, because a process is stopped or "
+    "gone, and was aborted"
 )
 
 
 def lost_after_end_text(code: int) -> str:
-    """Says that a process was lost once the run was over."""
-    return f"atomo: all is written; the job ended with exit code {code} after that"
+    """Returns a message that a process was lost after the end of the run."""
+    return f"atomo: all files are written; after that the job ended with exit code {code}"
 
 
 def no_ranks_text(code: int, mpi_args: str) -> str:
-    """Says that mpirun started no rank; mpirun has said why."""
+    """Returns a message that mpirun started no rank; mpirun itself has printed the reason."""
     arguments = f" and --mpi-args {mpi_args!r}" if mpi_args else ""
     return (
-        f"atomo: mpirun ended with exit code {code} before any rank was there; what it says above "
-        f"is about its arguments, so the job is not started again: see the hosts{arguments}"
+        f"atomo: mpirun ended with exit code {code} before it started a rank; its message above is "
+        f"about its arguments, so the job is not started again: check the hosts{arguments}"
     )
 
 
@@ -55,21 +55,21 @@ def killed_text(name: str, number: int, train_dir: str) -> str:
     if number == signal.SIGXFSZ:
         return f"atomo: mpirun {killed}: {NO_ROOM_FOR_MPI.format(bytes=file_limit() or 0)}"
     return (
-        f"atomo: mpirun {killed}, by hand or by the system when memory ran out, and its ranks with "
-        "it; the same command with the same --train-dir continues from the last checkpoint"
+        f"atomo: mpirun {killed}, by a user or by the system when memory ran out, and its ranks "
+        "with it; the same command with the same --train-dir continues from the last checkpoint"
     )
 
 
 def evaluator_failed_text(code: int, train_dir: str) -> str:
-    """Says that the evaluator has failed; it may have said why."""
+    """Returns a message that the evaluator failed; the evaluator may have printed the reason."""
     return f"atomo: the evaluator ended with exit code {code}; {without_evaluator_text(train_dir)}"
 
 
 def without_evaluator_text(train_dir: str) -> str:
-    """Says what the end of the evaluator means, and how to evaluate the rest."""
+    """Explains the effect of a missing evaluator, and how to evaluate the remaining checkpoints."""
     return (
-        "the training does not need it. What it has not evaluated, "
-        f"`atomo evaluate --model-dir {train_dir}` does"
+        "the training does not need it. `atomo evaluate "
+        f"--model-dir {train_dir}` evaluates the remaining checkpoints"
     )
 
 
@@ -79,7 +79,7 @@ def hanging_text(name: str, grace_s: float) -> str:
         return f"atomo: the evaluator has not ended within {grace_s:g} s and is killed"
     return (
         f"atomo: mpirun has not ended the job within {grace_s:g} s and is killed: a host may be "
-        "out of reach, and its ranks may go on for a while"
+        "out of reach, and its ranks may run on for a while"
     )
 
 
@@ -87,12 +87,12 @@ def never_met_text(name: str, seconds: float) -> str:
     """Explains that the ranks of a job never met."""
     return (
         f"atomo: {seconds:g} s after the start of the job its ranks have not met, and mpirun is "
-        "killed; where it takes them longer to start, raise --timeout"
+        "killed; if the ranks need longer to start, raise --timeout"
     )
 
 
 def mpirun_hanging_text(name: str, seconds: float) -> str:
-    """Explains that mpirun outlives its ranks."""
+    """Explains that mpirun has outlived its ranks."""
     return f"atomo: mpirun has not ended within {seconds:g} s of the end of the run and is killed"
 
 
@@ -102,5 +102,5 @@ def stopped_text(name: str, timeout_s: float, train_dir: str) -> str:
     after = f"; {without_evaluator_text(train_dir)}" if name == "evaluator" else ""
     return (
         f"atomo: {process} was stopped (SIGSTOP) for {timeout_s:g} s, the --timeout, and is "
-        f"killed; `kill -CONT` in time lets it go on{after}"
+        f"killed; `kill -CONT` in time continues it{after}"
     )

@@ -1,6 +1,6 @@
-"""A job that lost processes is started again, and goes on from its newest checkpoint.
+"""Restarts of a job that lost processes: each continues from the newest checkpoint.
 
-Hosts that no longer answer are left out; the others share its ranks.
+Hosts that no longer answer are left out; the remaining hosts run all ranks.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from atomo.training.checkpoints.index import latest
 
 __all__ = ["run_with_restarts"]
 
-# What another attempt may mend. A setting, the data, a full disk or a loss that is no number come
-# to the same end each time.
+# Failures that another attempt may not repeat. A wrong setting, damaged data, a full disk or a loss
+# that is no number fails the same way each time.
 WORTH: Final = frozenset({TransportError.exit_code, TooFewWorkers.exit_code})
 
 
@@ -27,10 +27,10 @@ class Attempt(Protocol):
 
     @property
     def interrupted(self) -> bool:
-        """True if it was told to end."""
+        """True if the job was interrupted."""
 
     def run(self) -> int:
-        """Returns its exit code."""
+        """Runs the job and returns its exit code."""
 
 
 def run_with_restarts(
@@ -40,20 +40,20 @@ def run_with_restarts(
     display: Display,
     lost: Callable[[], frozenset[str]] = frozenset,
 ) -> int:
-    """Runs a job, and again while it loses processes, at most `--max-restarts` times more.
+    """Runs a job, and restarts it at most `--max-restarts` times while it loses processes.
 
-    One that took no step since it was started again gives up: it would not the next time either,
-    unless it is on other hosts then.
+    An attempt that took no step is followed by another only on other hosts: on the same hosts it
+    would fail again.
 
     Args:
-        settings: of the job, in a folder that is its own.
-        attempt: makes a job of settings and of the hosts that it is to leave out.
-        summary: takes in what all of them come to.
-        display: shows what is said of it.
-        lost: the hosts that do not answer now.
+        settings: the settings of the job, with a folder of its own.
+        attempt: makes a job from settings and from the hosts to leave out.
+        summary: collects the results of all attempts.
+        display: shows the messages about restarts.
+        lost: returns the hosts that do not answer now.
 
     Returns:
-        The exit code of the last.
+        The exit code of the last attempt.
     """
     away, stuck = frozenset[str](), False
     job = attempt(settings, away)
@@ -63,7 +63,7 @@ def run_with_restarts(
             break
         before, away = away, lost()
         if stuck and away == before:
-            display.note("atomo: it took no step since, and is not started again")
+            display.note("atomo: the job took no step since its restart, and is not started again")
             break
         again, step = continued_settings(settings)
         display.note(
@@ -72,7 +72,7 @@ def run_with_restarts(
         steps = summary.steps
         try:
             job = attempt(again, away)
-        except ConfigError as error:  # the hosts that are left have no room for it
+        except ConfigError as error:  # the remaining hosts have too few slots
             display.note(f"atomo: not started again: {error}")
             break
         code = job.run()
@@ -81,22 +81,22 @@ def run_with_restarts(
 
 
 def report_restart(step: int, away: frozenset[str]) -> str:
-    """Tells the step at which the next attempt begins."""
+    """Names the step at which the next attempt begins, and the hosts left out."""
     beginning = f"from the checkpoint of step {step}" if step else "from the beginning"
     without = f"; without {', '.join(sorted(away))}, which did not answer" if away else ""
     return beginning + without
 
 
 def continued_settings(settings: Settings) -> tuple[Settings, int]:
-    """Returns the settings that go on with what lies in the folder, and the step that they go on
-    from.
+    """Returns the settings that continue from the newest checkpoint of the folder, and its step;
+    0: there is no checkpoint.
     """
     try:
         step = latest(Path(settings.train_dir))
-    except CheckpointError:  # the folder may be back by the time the master looks
+    except CheckpointError:  # the folder may be readable again when the master reads it
         step = None
     if step is None and settings.resume != "never":
         return settings, 0
-    # Another setting may still differ from those of the checkpoint.
+    # With ANYWAY, other settings may still differ from those of the checkpoint.
     here = ANYWAY if settings.resume == ANYWAY else "auto"
     return replace(settings, resume=here), step or 0

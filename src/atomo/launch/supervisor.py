@@ -1,4 +1,4 @@
-"""The processes of one run: what they say is shown, and none of them is waited for in vain."""
+"""A supervisor of one run: shows the output of its processes, and ends processes that hang."""
 
 import json
 import queue
@@ -32,10 +32,10 @@ from atomo.training.job.events import Ended, Event, Failed, Fence, Met, Started,
 
 __all__ = ["Supervisor", "parse_record"]
 
-LOOK_S = 1.0  # between two looks at a process that says nothing
-SOON_S = 0.02  # and at one that has said its last
-STARTING_S = 120.0  # that all ranks have at least to start and to meet, on however busy hosts
-LEAVING_S = 60.0  # that they have beside --timeout for their goodbye
+LOOK_S = 1.0  # between two checks of a process without output
+SOON_S = 0.02  # between two checks of a process that has closed its output
+STARTING_S = 120.0  # minimum time limit for all ranks to start and to meet, also on busy hosts
+LEAVING_S = 60.0  # time to finalize MPI after the run, in addition to --timeout
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Limit:
     """A deadline after which a process that makes no progress is ended."""
 
     seconds: float
-    words: Callable[[str, float], str]  # why, of the process's name and these seconds
+    words: Callable[[str, float], str]  # the reason, from the process's name and these seconds
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -53,7 +53,7 @@ class Limit:
 
 @final
 class Supervisor:
-    """The processes of one run, and what becomes of them."""
+    """A supervisor of one run: starts its processes, shows their output, and ends them."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Supervisor:
         """Creates a run that is not started yet.
 
         Args:
-            settings: of it.
-            line: the command that starts its ranks.
-            display: shows what they say.
-            summary: takes in what they come to; None: a new one.
-            fence: has a rank killed on its host; None: nobody does.
+            settings: the settings of the run.
+            line: the command line that starts its ranks.
+            display: shows the output of the processes.
+            summary: collects the results of the run; None: a new summary.
+            fence: kills a rank on its host; None: requests to kill a rank are ignored.
         """
         self.summary = Summary() if summary is None else summary
         self._settings, self._line, self._display = settings, line, display
@@ -79,30 +79,30 @@ class Supervisor:
         self._silent: set[str] = set()
         self._complaints: set[str] = set()
         self._interrupts = 0
-        self._met = False  # whether all ranks were there
-        self._begun = False  # whether there was a first step to begin
+        self._met = False  # True once all ranks have met
+        self._begun = False  # True once the first step may begin
         self._failed: int | None = None  # the exit code of the first rank that could not go on
-        self._cut_off = False  # by an interrupt that the ranks were given no time for
-        self._told: set[str] = set()  # which processes were told to end
-        self._stage: Limit | None = None  # until the ranks have met, and once the run is over
-        self._limit: Limit | None = None  # since they were told to end, as a signal may tell them
-        self._overdue = False  # whether mpirun was ended since it outlived the run
+        self._cut_off = False  # True after an interrupt that left the ranks no time to end
+        self._ending: set[str] = set()  # names of the processes that the launcher has asked to end
+        self._stage: Limit | None = None  # set until the ranks have met, and after the run
+        self._limit: Limit | None = None  # set when processes were asked to end, also by a signal
+        self._overdue = False  # True if mpirun was ended because it outlived the run
         self._stopped_since: float | None = None
         self._ranks: Process | None = None
         self._evaluator: Process | None = None
 
     @property
     def interrupted(self) -> bool:
-        """True if it was told to end, from here or at the master."""
+        """True if the run was interrupted, here or at the master."""
         ended = self.summary.ended
         return self._interrupts > 0 or (ended is not None and ended.reason == "interrupted")
 
     def run(self) -> int:
-        """Shows what the processes say until all have ended."""
+        """Shows the output of the processes until all have ended, and returns the exit code."""
         with signals_handled(self._interrupt):
             try:
                 return self._verdict(self._run())
-            finally:  # they have ended, unless nobody can read what they say any more
+            finally:  # all have ended, unless an error stopped the reading of their output
                 for process in (self._ranks, self._evaluator):
                     if process is not None:
                         process.end()
@@ -115,21 +115,19 @@ class Supervisor:
         code = self._judged(self._follow(self._ranks))
         self._stage = self._limit = None  # the evaluator may take its time
         if self._evaluator is not None:
-            if code or self._interrupts > 1 or "evaluator" in self._told:
+            if code or self._interrupts > 1 or "evaluator" in self._ending:
                 self._end_evaluator()
-            self._follow(self._evaluator)  # whose end, whatever it is, is no failure of the run
+            self._follow(self._evaluator)  # its exit code does not count for the run
         return code
 
     def _judged(self, code: int) -> int:
-        """Returns the exit code of the training, and a line that says so where it is
-        not mpirun's.
-        """
+        """Returns the exit code of the training; shows a line where it differs from mpirun's."""
         seen = Observations(
             failed=self._failed,
             ended=self.summary.ended is not None,
             met=self._met,
             complained=bool(self._complaints),
-            ended_by_launcher="ranks" in self._told or self._interrupts > 0,
+            ended_by_launcher="ranks" in self._ending or self._interrupts > 0,
             overdue=self._overdue,
             mpi_args=self._settings.mpi_args,
         )
@@ -145,7 +143,7 @@ class Supervisor:
         return TransportError.exit_code if code > SIGNALLED else code  # a rank was killed
 
     def _follow(self, process: Process) -> int:
-        """Shows lines, whoever says them, until this process has ended; its exit code."""
+        """Shows the lines of all processes until this process has ended; returns its exit code."""
         while process.name not in self._silent or process.handle.poll() is None:
             try:
                 line = self._lines.get(timeout=self._patience(process))
@@ -159,12 +157,12 @@ class Supervisor:
         return process.wait()
 
     def _fell_silent(self, source: str) -> None:
-        """Handles the end of a process. Of one that was killed nobody else says so, and of an
-        evaluator that failed nobody else says what it has not done.
+        """Handles the end of a process's output. Reports a process that was killed, which cannot
+        report this itself, and the checkpoints that a failed evaluator leaves.
         """
         self._silent.add(source)
         process = self._ranks if source == "ranks" else self._evaluator
-        if process is None or source in self._told:
+        if process is None or source in self._ending:
             return
         with suppress(subprocess.TimeoutExpired):
             process.handle.wait(LOOK_S)
@@ -175,7 +173,7 @@ class Supervisor:
             self._display.note(evaluator_failed_text(code, folder))
 
     def _patience(self, process: Process) -> float:
-        """Seconds until the next look at a process that says nothing."""
+        """Returns the seconds until the next check of a process without output."""
         look_s = SOON_S if process.name in self._silent else LOOK_S
         limit = self._nearest()
         return look_s if limit is None else min(look_s, max(0.0, limit.at - time.monotonic()))
@@ -185,7 +183,7 @@ class Supervisor:
         return min(limits, key=lambda limit: limit.at, default=None)
 
     def _look_at(self, process: Process) -> None:
-        """Ends a process that will not end by itself."""
+        """Ends a process that is past its deadline, or stopped for longer than `--timeout`."""
         now, limit = time.monotonic(), self._nearest()
         if limit is not None and now >= limit.at:
             self._overdue = limit.words is mpirun_hanging_text
@@ -199,34 +197,34 @@ class Supervisor:
             self._abandon(process, stopped_text(process.name, timeout, folder))
 
     def _expect_end(self) -> None:
-        """Has mpirun end the ranks, which takes it for ever if a host has vanished."""
+        """Sets the deadline by which mpirun must end the ranks: it hangs if a host has vanished."""
         self._limit = Limit(GRACE_S, hanging_text)
 
     def _end_now(self, ranks: Process) -> None:
         self._cut_off = True
-        self._told |= {"ranks", "evaluator"}
+        self._ending |= {"ranks", "evaluator"}
         self._expect_end()
-        self._lines.put(Line("launcher", "interrupted: ending at once ..."))
+        self._lines.put(Line("launcher", "interrupted: ending now ..."))
         ranks.handle.terminate()
 
     def _give_up(self, exit_code: int) -> None:
-        """Ends the ranks, since one of them cannot go on; the first knows why."""
+        """Ends the ranks because one failed; keeps the exit code of the first failure."""
         if self._failed is None and self._ranks is not None:
             self._failed = exit_code
-            self._told.add("ranks")
+            self._ending.add("ranks")
             self._expect_end()
             self._ranks.handle.terminate()
 
     def _end_evaluator(self) -> None:
-        self._told.add("evaluator")
-        if self._evaluator is not None:  # else it ends as soon as it is there
+        self._ending.add("evaluator")
+        if self._evaluator is not None:  # otherwise `_start_evaluator` ends it
             self._expect_end()
             self._evaluator.handle.terminate()
 
     def _abandon(self, process: Process, why: str) -> None:
-        """Ends it all on this host."""
+        """Kills the process and its children on this host."""
         self._stage = self._limit = None
-        self._told.add(process.name)
+        self._ending.add(process.name)
         self._display.note(why)
         process.kill()
 
@@ -243,12 +241,15 @@ class Supervisor:
             self._give_up(event.exit_code)
             return
         if isinstance(event, Met):
-            self._met, self._stage = True, None  # from here on they bound their waits themselves
+            self._met, self._stage = (
+                True,
+                None,
+            )  # from now on the ranks have own limits
             return
         self.summary.add(event)
         self._display.show(event)
         self._begun = self._begun or isinstance(event, Started)
-        # Not before: the mark of an earlier end is gone now, which an evaluator would end at.
+        # Not earlier: an earlier run's finished marker, which ends an evaluator, is gone only now.
         if isinstance(event, Started) and self._settings.evaluator == "local":
             self._start_evaluator()
         elif isinstance(event, Ended):
@@ -258,11 +259,11 @@ class Supervisor:
         if self._cut_off:
             return
         self._evaluator = Process("evaluator", evaluator_command(self._settings), self._lines)
-        if "evaluator" in self._told:  # an interrupt came while it was being started
+        if "evaluator" in self._ending:  # an interrupt came while it was being started
             self._end_evaluator()
 
     def _note(self, text: str) -> None:
-        """Shows a line. What several ranks have to say, such as a missing file, it shows once."""
+        """Shows a line; an error that several ranks report, such as a missing file, only once."""
         if text.startswith("atomo: rank "):
             self._expect_end()
             complaint = text.split(": ", 2)[-1]
@@ -274,9 +275,9 @@ class Supervisor:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Handles Ctrl-C: once for a checkpoint and a clean end, twice for an end.
 
-        It may come between any two lines of this class: what it finds not there yet is ended by who
-        makes it, and once the training has ended there is only the evaluator to end, also while
-        mpirun, which would pass a signal on to nobody, is still there.
+        The signal may arrive between any two lines of this class. A process that is not started yet
+        is ended by the method that starts it. After the end of the training only the evaluator is
+        ended, even while mpirun still runs: it has no ranks to forward a signal to.
         """
         self._interrupts += 1
         if self._ranks is None:
@@ -291,14 +292,12 @@ class Supervisor:
             # Through the queue: the signal may have come in the middle of writing a line.
             text = "interrupted: finishing the step and writing a checkpoint ..."
             self._lines.put(Line("launcher", text))
-            # mpirun passes this signal on to every rank, on every host.
+            # mpirun forwards this signal to every rank, on every host.
             self._ranks.handle.send_signal(signal.SIGUSR1)
 
 
 def parse_record(text: str) -> Event | Evaluation | None:
-    """Returns the record in a line, or None where it is words, or a record that was torn on its
-    way.
-    """
+    """Returns the record of a line; None for plain text, and for a record that is cut off."""
     if not text.startswith(EVENT_MARK):
         return None
     try:

@@ -1,7 +1,7 @@
-"""The exit code of a training, of what mpirun ended with and what the launcher has seen.
+"""The exit code of a training, derived from mpirun's exit code and the launcher's observations.
 
-mpirun passes on the exit code of some process, which need not be of this package: an exit code
-claims what `atomo.errors` says of it only where a rank has said so.
+mpirun returns the exit code of some process, possibly of another program. The meaning that
+`atomo.errors` gives a code therefore counts only if a rank has reported the error.
 """
 
 import signal
@@ -28,13 +28,13 @@ from atomo.launch.exit_messages import (
 __all__ = ["SIGNALLED", "Observations", "training_exit_code"]
 
 SIGNALLED: Final = 128  # exit codes above it are this plus a signal
-# PRRTE's own errors, 256 less their numbers: options, host files, places for ranks, no Python to
-# start. 255 is a daemon that does not report.
+# PRRTE's own errors, as 256 minus their numbers: options, host files, slots for ranks, a missing
+# Python. 255 is a daemon that does not report.
 OWN_ERRORS: Final = frozenset({183, *range(200, 255)})
 TOO_LARGE: Final = SIGNALLED + signal.SIGXFSZ
 MPI_FILE: Final = 2**24  # bytes; Open MPI's shared memory lies in files of up to this size
 LOSSES: Final = frozenset({TransportError.exit_code, TooFewWorkers.exit_code, CUT_OFF})
-# Codes up to `SIGNALLED` that are believed without a word of a rank: they claim little.
+# Codes up to `SIGNALLED` that count without a report of a rank: their meaning is general.
 BELIEVED: Final = frozenset(
     error.exit_code for error in (AtomoError, ConfigError, TransportError)
 )  # fmt: skip
@@ -46,27 +46,27 @@ class Observations:
     """Observations of a job whose mpirun has ended."""
 
     failed: int | None
-    """The exit code of the first rank that said that it cannot go on."""
+    """The exit code of the first rank that reported a failure; None: no rank did."""
     ended: bool
-    """True if the run came to its end, with all that it writes written."""
+    """True if the run has ended, with all of its files written."""
     met: bool
-    """True if all ranks were there."""
+    """True if all ranks have met."""
     complained: bool
-    """True if a rank has said why it ends."""
+    """True if a rank has reported why it ends."""
     ended_by_launcher: bool
     """True if the launcher has ended the job."""
     overdue: bool
-    """True if mpirun outlived the run, and was ended for that."""
+    """True if mpirun outlived the run, and was ended for this reason."""
     mpi_args: str
 
 
 def training_exit_code(code: int, seen: Observations) -> tuple[int, str]:
-    """Returns the exit code of the training, and a line that explains it; empty: others have done
-    so.
+    """Returns the exit code of the training, and a line that explains it; empty: the explanation is
+    shown already.
 
     Args:
-        code: mpirun's.
-        seen: what else is known.
+        code: mpirun's exit code.
+        seen: the launcher's observations.
     """
     code = code if seen.failed is None else seen.failed
     if seen.ended:
@@ -75,17 +75,17 @@ def training_exit_code(code: int, seen: Observations) -> tuple[int, str]:
         return code, ""
     if not seen.met and (early := before_the_ranks(code, seen)):
         return early
-    if not code:  # mpirun does not always tell that ranks were killed
+    if not code:  # mpirun does not always report that ranks were killed
         return TransportError.exit_code, WITHOUT_END
-    if code not in BELIEVED and code <= SIGNALLED and not seen.complained:  # MPI's, or a program's
+    if (
+        code not in BELIEVED and code <= SIGNALLED and not seen.complained
+    ):  # of MPI, or of another program
         return TransportError.exit_code, WITHOUT_END
     return code, ""
 
 
 def after_the_end(code: int, seen: Observations) -> tuple[int, str]:
-    """Ignores a process that is lost once all is written: it costs nothing, and nothing is to be
-    repeated.
-    """
+    """Ignores a process that is lost after all files are written: no work has to be repeated."""
     if seen.overdue or code == CUT_OFF:
         return 0, FAREWELL
     if code in LOSSES or code > SIGNALLED:
@@ -96,12 +96,10 @@ def after_the_end(code: int, seen: Observations) -> tuple[int, str]:
 
 
 def before_the_ranks(code: int, seen: Observations) -> tuple[int, str] | None:
-    """Returns the verdict on an mpirun that brought up no rank and would not the next
-    time either.
-    """
+    """Returns the verdict if mpirun started no rank and a restart would fail again; else None."""
     limit = file_limit()
     if code == TOO_LARGE:
-        return CheckpointError.exit_code, ""  # said already, since it was killed
+        return CheckpointError.exit_code, ""  # reported already, because mpirun was killed
     if code and not seen.complained and limit is not None and limit < MPI_FILE:
         why = NO_ROOM_FOR_MPI.format(bytes=limit)
         return CheckpointError.exit_code, f"atomo: the ranks did not come up: {why}"

@@ -51,8 +51,7 @@ def schedule_text(planned: Sequence[Phase]) -> str:
 
 
 def warm_up_schedule(codec: Codec[Any], epochs: int) -> str:
-    """Returns DGC's exponential warm-up: each epoch sends the same share of what the one before it
-    sent.
+    """Returns DGC's exponential warm-up: the density shrinks by the same factor each epoch.
 
     >>> warm_up_schedule(make_codec("topk(ratio=0.001)"), 2)
     '0: topk(ratio=0.1); 1: topk; 2: topk(ratio=0.001)'

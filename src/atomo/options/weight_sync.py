@@ -64,10 +64,10 @@ def canonical_downlink(text: str) -> str:
 
 
 def weights_as(spec: str, text: str) -> str:
-    """Returns the setting that says as what weights travel.
+    """Returns the full name of the weight encoding that a spec names.
 
     Raises:
-        ConfigError: they do not travel as that.
+        ConfigError: there is no such weight encoding.
     """
     name = spec.strip().lower()
     if name not in (WHOLE, ROUNDED):

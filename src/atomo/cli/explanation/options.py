@@ -1,4 +1,4 @@
-"""The options of `atomo explain`, and what follows from them."""
+"""The options of `atomo explain`, and the codecs and communicators that they select."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -26,19 +26,19 @@ __all__ = [
 ]
 
 DESCRIPTION: Final = """\
-Measures a model's passes and codecs on this machine, and predicts what a step takes among several
-over links as described: with each codec and communicator, beside dense gradients as float32 and
-bf16, and for 8, 64 and 1024 workers. Nothing is trained, and no link is used.
+Measures a model's passes and codecs on this machine, and predicts the time of a step of several
+workers over the given links: with each codec and communicator, and with dense float32 and bf16
+gradients; also for 8, 64 and 1024 workers. Nothing is trained, and no link is used.
 
   atomo explain --network ResNet50 --workers 16 --bandwidth 1gbit --latency 50us
 
-With --probe FILE a short job of --workers processes measures all of it on its own hosts and links,
-and writes the file; where that is there already, it is used. A folder of a run in the place of a
-network explains the run: what its steps took, beside what is predicted.
+With --probe FILE a short job of --workers processes measures all of this on its own hosts and
+links, and writes the file; a file that exists already is read. With the folder of a run instead of
+a network, the measured times of its steps are shown beside the predicted times.
 
-With --weights a checkpoint's model is explained, and with --gradient codecs are measured on a dump:
-what they send of it, and the squared error of what arrives, over its squared norm. A file of a run
-is of the run's model. Of other files say --network and --dataset, or --compute.
+With --weights the passes run with the weights of a checkpoint. With --gradient codecs are measured
+on a dump: the bytes sent, and the squared error over the squared norm of the gradient. The model of
+a file in a run's folder is the run's. For other files give --network and --dataset, or --compute.
 
   atomo explain --network ResNet50 --workers 4 --hostfile hosts --probe probe.json
   atomo explain runs/x --bandwidth 100mbit
@@ -53,7 +53,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "image_size": PIXELS,
     "batch_size": IMAGES,
     "svd_rank": ANY,
-    "workers": Bound(1, 1_000_000, "somebody must train", "no job has so many"),
+    "workers": Bound(1, 1_000_000, "a job needs a worker", "no job has so many"),
     "threads": replace(THREADS, least=1),
     "cores": ANY,
     "processes_per_host": Bound(1, 4096, "a worker is a process", "no host has so many"),
@@ -65,36 +65,37 @@ BOUNDS: Final[Mapping[str, Bound]] = {
 class ExplainOptions:
     """The options of `atomo explain`."""
 
-    network: str = option("ResNet18", "whose steps to predict")
-    dataset: str = option("Noise", "on which samples; Noise: images of --image-size")
-    data_dir: str = option("data", "where the data sets lie")
-    image_size: int = option(0, "pixels a side of Noise; 0: its own 224")
+    network: str = option("ResNet18", "model to predict the steps of")
+    dataset: str = option("Noise", "data set; Noise: random images of --image-size")
+    data_dir: str = option("data", "folder of the data sets")
+    image_size: int = option(0, "pixels a side of Noise; 0: the default, 224")
     batch_size: int = option(32, "samples per worker and step")
-    workers: int = option(8, "that train, each on a host of its own but for --hierarchical")
+    workers: int = option(8, "number of workers, one a host except with --hierarchical")
     hierarchical: str = option(
-        "no", "workers a host, which share its link: beside the rest, dense sums inside hosts"
+        "no", "workers a host, which share its link; also predicts dense sums inside the hosts"
     )
-    bandwidth: str = option("1gbit", "of each host's link, both ways: 100mbit, 1gbit, 25gbit")
-    latency: str = option("50us", "of a message between hosts, one way: 50us, 1ms")
+    bandwidth: str = option("1gbit", "bandwidth of each host's link, both ways: 100mbit, 25gbit")
+    latency: str = option("50us", "one-way latency of a message between hosts: 50us, 1ms")
     code: str = option("", "one codec or several, separated by ';'; empty: a few")
-    svd_rank: int = option(4, "of PowerSGD; 0: leave it out")
+    svd_rank: int = option(4, "rank of PowerSGD; 0: without PowerSGD")
     threads: int = option(1, "compute threads of each process")
-    processes_per_host: int = option(1, "that share the cores of a host")
-    cores: int = option(0, "of a host; 0: as many as here")
-    repetitions: int = option(3, "of each timing, of which the best counts")
+    processes_per_host: int = option(1, "processes that share the cores of a host")
+    cores: int = option(0, "cores of a host; 0: as many as this machine has")
+    repetitions: int = option(3, "repetitions of each timing; the shortest counts")
     weights: str = option(
-        "", "file with the model's weights: of a checkpoint, .safetensors or .npz; empty: drawn"
+        "",
+        "file of the model's weights: a checkpoint, .safetensors or .npz; empty: random weights",
     )
     gradient: str = option(
         "",
-        "file of named gradients to measure codecs on, .safetensors or .npz; empty: a pass's",
+        "file of named gradients to measure codecs on, .safetensors or .npz; empty: of one pass",
     )
-    compute: str = option("", "what forward and backward pass take: 80ms; empty: what they do here")
-    probe: str = option("", "file of what a job of --workers measures on its hosts and links")
-    hostfile: str = option("", "file of hosts for --probe; empty: this host alone")
+    compute: str = option("", "time of forward and backward pass: 80ms; empty: measured here")
+    probe: str = option("", "file of a probe: a job of --workers measures its hosts and links")
+    hostfile: str = option("", "host file for --probe; empty: this host alone")
     mpi_args: str = option("", "further arguments for mpirun, for --probe")
     json: bool = option(False, "one JSON document: yes or no")
-    png: str = option("", "file for curves over bandwidth; needs matplotlib")
+    png: str = option("", "file for a plot over bandwidth; needs matplotlib")
 
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)
@@ -106,7 +107,7 @@ class ExplainOptions:
         if self.per_host > 1 and self.probe:
             raise ConfigError(
                 f"--hierarchical {self.hierarchical} --probe {self.probe}: a probe measures links "
-                "between all processes, not between hosts; leave one of them out"
+                "between all processes, not between hosts; leave one of the two out"
             )
 
         if self.probe and (file := self.weights or self.gradient or self.compute):
@@ -115,13 +116,13 @@ class ExplainOptions:
             )
         if self.weights and self.gradient:
             raise ConfigError(
-                f"--weights {self.weights} --gradient {self.gradient}: gradients are made with "
-                "weights, or read; give one of them"
+                f"--weights {self.weights} --gradient {self.gradient}: gradients are computed "
+                "with weights, or read from a file; give one of the two"
             )
 
     @property
     def real_gradient(self) -> bool:
-        """True if the gradient is one of a training, so that what codecs lose of it says much."""
+        """True if the gradient comes from a training, so that codec errors on it are meaningful."""
         return bool(self.gradient or (self.weights and not self.compute))
 
     @property
@@ -134,7 +135,7 @@ class ExplainOptions:
         """Workers of a host.
 
         Raises:
-            ConfigError: nobody is here to tell hosts by their names.
+            ConfigError: `--hierarchical hosts`: there is no job whose hosts have names.
         """
         hierarchy = canonical_hierarchy(self.hierarchical)
         if hierarchy == BY_NAME:
@@ -172,7 +173,7 @@ def codec_reductions(options: ExplainOptions) -> Iterator[tuple[str, str]]:
 
 
 def parse_codecs(options: ExplainOptions) -> dict[str, Codec[Any]]:
-    """Returns the codecs by their full names, the dense ones first."""
+    """Returns the codecs by their full names, dense codecs first."""
     specs = [spec for spec in options.code.split(";") if spec.strip()] or CODES
     codecs = [make_codec(spec) for spec in (*DENSE, *specs)]
     return {str(codec): codec for codec in codecs}
@@ -183,7 +184,7 @@ def misfit(codec: Codec[Any], reduction: str) -> str:
     if reduction in LOW_RANK:
         return f"--comm-type {reduction} is predicted for svd of --svd-rank, which is 0"
     if str(codec) in DENSE and reduction not in ("Allgather", "Allreduce"):
-        return f"{codec} is what Allreduce sums"
+        return f"{codec} is dense, which Allreduce sums"
     try:
         REDUCTIONS[reduction].adapt_codec(codec)
     except ConfigError as error:
@@ -192,7 +193,7 @@ def misfit(codec: Codec[Any], reduction: str) -> str:
 
 
 def skipped_communicators(options: ExplainOptions) -> dict[str, str]:
-    """Returns the communicators of which nothing is predicted, and why."""
+    """Returns the communicators without a prediction, and the reasons."""
     shown = {name for _, name in codec_reductions(options)}
     codecs = [*parse_codecs(options).values()]
     return {name: misfit(codecs[-1], name) for name in REDUCTIONS if name not in shown}
@@ -200,7 +201,7 @@ def skipped_communicators(options: ExplainOptions) -> dict[str, str]:
 
 def communicators_of(options: ExplainOptions, spec: str, reduction: str) -> tuple[str, ...]:
     """Returns the communicators that the costs of a codec with a reduction can predict."""
-    # What is dense sums, in a fraction of the bytes.
+    # Allreduce sums dense payloads with a fraction of the bytes.
     flat = () if reduction == "Allgather" and spec in DENSE else (reduction,)
     inside = tuple(HIERARCHICAL + name for name in flat) if options.per_host > 1 else ()
     master = (PARAMETER_SERVER,) if reduction == "Allgather" else ()

@@ -1,6 +1,6 @@
-"""A run as lines of text: what any display of it does, the words that all use, and the plainest.
+"""A run as lines of text: the interface of displays, shared texts, and the plain display.
 
-Ranks and evaluators say them as well, which have no use for what draws panels.
+Ranks and evaluators import this module too, and do not load the live panel.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ __all__ = [
     "rate_text",
 ]
 
-# Of a step: `StepDone` has the seconds of each.
+# The phases of a step: `StepDone` has the seconds of each.
 PHASES: Final = ("compute", "encode", "send", "wait", "follow", "decode", "update")
 
 
@@ -48,10 +48,10 @@ class Output(Protocol):
     """Takes text, as `sys.stdout` does."""
 
     def write(self, text: str, /) -> object:
-        """Takes in some text."""
+        """Writes text."""
 
     def flush(self) -> None:
-        """Lets it be seen."""
+        """Flushes the text that was written."""
 
 
 @runtime_checkable
@@ -59,18 +59,18 @@ class Display(Protocol):
     """Shows a run to a person."""
 
     def show(self, event: Event | Evaluation) -> None:
-        """Takes in what happened."""
+        """Shows an event or an evaluation."""
 
     def note(self, line: str) -> None:
         """Shows a line that is no event."""
 
     def close(self) -> None:
-        """Leaves the terminal as it was."""
+        """Restores the terminal."""
 
 
 @final
 class PlainLines:
-    """One line for everything worth one."""
+    """A display that prints one line for each event."""
 
     def __init__(self, out: Output, log_interval: int) -> None:
         self._out, self._log_interval = out, log_interval
@@ -107,14 +107,14 @@ class PlainLines:
             self._out.flush()
 
     def close(self) -> None:
-        """Closes nothing: there is nothing to leave."""
+        """Does nothing: the terminal was not changed."""
 
 
 @contextmanager
 def ignore_full_disk() -> Iterator[None]:
-    """Goes on where a line has no room: the run that it tells of may have a disk of its own. What
-    was not written the stream keeps, as far as it can, and writes when there is room; what it still
-    has at the end it says then.
+    """Ignores errors of a full disk: the files of the run may be on another disk. The stream keeps
+    the unwritten text, as far as it can, and writes it when there is room. Text that is still
+    unwritten at the end raises an error then.
     """
     try:
         yield
@@ -124,7 +124,7 @@ def ignore_full_disk() -> Iterator[None]:
 
 
 def phases_ms(step: StepDone) -> list[tuple[str, float]]:
-    """Returns the parts of a step that took any time, or always would."""
+    """Returns the phases of a step with their milliseconds; `follow` only if it took time."""
     named = [(name, 1e3 * float(getattr(step, f"{name}_s"))) for name in PHASES]
     return [(name, ms) for name, ms in named if ms or name != "follow"]
 
@@ -152,7 +152,7 @@ def step_line(event: StepDone, last_step: int, samples: str) -> str:
 
 
 def processes_text(event: Started) -> str:
-    """Describes the processes that take part."""
+    """Describes the processes of the run."""
     spares = f" + {event.spares} spare{'s' * (event.spares > 1)}" if event.spares else ""
     if event.comm_type == PARAMETER_SERVER:
         return f"1 master + {event.workers} workers{spares}"
@@ -160,17 +160,17 @@ def processes_text(event: Started) -> str:
 
 
 def back_text(step: StepDone) -> str:
-    """Names the data that come from the master, or from the other ranks."""
+    """Returns the bytes received from the master, or from the other ranks."""
     return f"{'received' if step.exchange_s else 'down'} {bytes_text(step.down_bytes)}"
 
 
 def hidden_text(step: StepDone) -> str:
-    """Tells the share of the exchange that the backward pass hid, if it is known."""
+    """Returns the share of the exchange that the backward pass hid, if it is known."""
     return f"hidden {step.hidden_s / step.exchange_s:.0%}" if step.exchange_s else ""
 
 
 def rate_text(step: StepDone) -> str:
-    """Returns the learning rate, and what the noise of the codec makes of it."""
+    """Returns the learning rate, and the factor by which the noise of the codec lowers it."""
     return f"{step.lr:.4g}" + (f" x {step.damping:.2g}" if step.damping < 1 else "")
 
 
@@ -184,7 +184,7 @@ def evaluation_line(event: Evaluation) -> str:
 
 
 def values_text(task: Task, event: Evaluation, prefix: str) -> str:
-    """Returns the values of some weights, those whose keys begin so."""
+    """Returns the values with this prefix: of the trained or of the averaged weights."""
     shown = [metric for metric in (*task.metrics, LOSS) if prefix + metric.key in event.values]
     return " ".join(
         f"{metric.shown} {metric.text(event.values[prefix + metric.key])}" for metric in shown
@@ -192,6 +192,6 @@ def values_text(task: Task, event: Evaluation, prefix: str) -> str:
 
 
 def foot_text(event: Evaluation) -> str:
-    """Returns the headline of a checkpoint's test results."""
+    """Returns the main metric of a checkpoint's test results."""
     metric = make_task(event.task).metrics[0]
     return f"test {metric.shown} {metric.text(event.values[metric.key])} at step {event.step}"

@@ -1,4 +1,4 @@
-"""The host file: one host a line, the master's first.
+"""A reader of host files: one host a line, the master's first.
 
 # comments and empty lines are allowed
 10.0.0.1
@@ -37,8 +37,8 @@ def read_hosts(path: Path) -> list[Host]:
     """Returns the hosts of a file.
 
     Raises:
-        ConfigError: it cannot be read, names no host, or has a line that is not one; the message
-            has the line's number.
+        ConfigError: the file cannot be read, names no host, or has a line that names no host; the
+            message has the line's number.
     """
     try:
         lines = read_text(path).splitlines()
@@ -51,13 +51,13 @@ def read_hosts(path: Path) -> list[Host]:
     ]
     if not hosts:
         raise ConfigError(
-            f"--hostfile {path}: it names no host; write one a line, the master first"
+            f"--hostfile {path}: the file names no host; write one a line, the master first"
         )
     return hosts
 
 
 def parse_line(line: str, place: str) -> Host:
-    """Returns one line without its comment."""
+    """Returns the host of one line without its comment."""
     name, *options = line.split()
     slots = re.fullmatch(r"slots=([1-9][0-9]{0,5})", options[0]) if options else None
     if len(options) > 1 or (options and not slots) or len(name) > LONGEST or not (
@@ -71,19 +71,19 @@ def parse_line(line: str, place: str) -> Host:
 def assign_processes(
     hosts: Sequence[Host], processes: int, source: str = "the host file"
 ) -> list[tuple[str, int]]:
-    """Counts the processes of each host: dealt out in turn, so that the master is on the first.
+    """Counts the processes of each host: ranks are assigned round-robin, the master to the first.
 
     Args:
-        hosts: the master's first.
-        processes: how many there are.
-        source: what names the hosts, for messages.
+        hosts: the hosts, the master's first.
+        processes: the number of processes.
+        source: the origin of the hosts, for messages.
 
     Raises:
         ConfigError: the slots do not suffice.
     """
     counts = dict.fromkeys((host.name for host in hosts), 0)
     limits: dict[str, float] = dict.fromkeys(counts, 0)
-    for host in hosts:  # one that is named twice has the slots of both lines
+    for host in hosts:  # a host on two lines has the slots of both
         limits[host.name] += inf if host.slots is None else host.slots
     unplaced = processes
     while unplaced:
@@ -98,12 +98,12 @@ def assign_processes(
 
 
 def remaining_hosts(hosts: Sequence[Host], away: Collection[str]) -> list[Host]:
-    """Returns the hosts but for those that are away.
+    """Returns the hosts that are not away.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: all hosts are away.
     """
     present = [host for host in hosts if host.name not in away]
     if not present:
-        raise ConfigError(f"of the hosts {', '.join(sorted(away))} none answers")
+        raise ConfigError(f"none of the hosts {', '.join(sorted(away))} answers")
     return present

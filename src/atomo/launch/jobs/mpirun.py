@@ -1,4 +1,4 @@
-"""The commands of a job: mpirun's, and that of the evaluator beside it."""
+"""The command lines of a job: mpirun for the ranks, and the evaluator."""
 
 import os
 import re
@@ -21,18 +21,18 @@ from atomo.workloads.models import is_own
 
 __all__ = ["evaluator_command", "mpirun_command", "split_arguments"]
 
-VERSION_S = 60.0  # in which mpirun says what it is, on however busy a host
+VERSION_S = 60.0  # time limit for `mpirun --version`, also on a busy host
 FAULT_TOLERANT: Final = 5  # the first Open MPI whose jobs outlive a rank
-# In an allocation of one of these mpirun takes its hosts, also where it is told of none.
+# In an allocation of these schedulers mpirun uses the allocated hosts, even if none are named.
 ALLOCATIONS: Final = {"SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs"}
-RANK_BYTES = 150_000_000  # what a rank takes at least that it shares with no other
+RANK_BYTES = 150_000_000  # minimum private memory of a rank
 KEEPALIVE: Final = "oob_tcp_keepalive_"
-# A silent host is noticed after 1 s and three more in which it answers nothing, not after 480 s.
+# mpirun notices a silent host after 1 s and three probes a second apart, and not after 480 s.
 KEEPALIVES: Final = (("time", "1"), ("intvl", "1"), ("probes", "3"))
 SSH_ARGUMENTS: Final = "plm_ssh_args"
-# Daemons that are gone with their host hold what they had until SLURM has noticed: minutes.
+# Daemons on a lost host hold their resources until SLURM notices the loss: minutes.
 SRUN_ARGUMENTS: Final = "plm_slurm_args"
-# The same while ranks are being started, and there are no daemons yet.
+# The same for the ssh that starts the daemons.
 IMPATIENT: Final = "-o ConnectTimeout=10 -o ServerAliveInterval=2 -o ServerAliveCountMax=4"
 
 
@@ -42,12 +42,12 @@ def mpirun_command(
     """Returns the command line that starts every rank of a job.
 
     Args:
-        settings: of the job.
-        rank_arguments: what each rank is told.
-        away: hosts of its host file that are not there.
+        settings: the settings of the job.
+        rank_arguments: the arguments of each rank.
+        away: hosts of the host file to leave out.
 
     Raises:
-        ConfigError: there is no mpirun, or the host file will not do.
+        ConfigError: there is no mpirun, or the host file cannot be used.
     """
     mpirun, *python_line = python_command(settings, away)
     words = ["-m", "atomo", "rank", "--events", "json", *rank_arguments]
@@ -55,25 +55,25 @@ def mpirun_command(
 
 
 def python_command(settings: Settings, away: Collection[str] = ()) -> list[str]:
-    """Returns the beginning of a command line that starts as many processes of Python, up to its
+    """Returns the beginning of a command line that starts Python on every rank, without Python's
     arguments.
 
     Raises:
-        ConfigError: there is no mpirun, or the host file will not do.
+        ConfigError: there is no mpirun, or the host file cannot be used.
     """
     line = [find_mpirun(), "-n", str(settings.processes), "--bind-to", "none"]
-    if os.geteuid() == 0:  # containers; mpirun refuses root unless told that it is meant
+    if os.geteuid() == 0:  # in containers; mpirun refuses to run as root without this option
         line.append("--allow-run-as-root")
     line += placement_options(settings, away) + split_arguments(settings.mpi_args)
     return [*line, sys.executable]
 
 
 def fault_tolerance_options(settings: Settings) -> list[str]:
-    """Returns the options with which a job outlives a worker but not a host, if this mpirun has
-    them. Without them mpirun ends all ranks at once, which is right where no rank can go on without
-    the others.
+    """Returns the options with which a job survives the loss of a worker and notices the loss of a
+    host, if this mpirun has them.
 
-    Where none goes on without the others mpirun ends them all at once, as it does by itself.
+    Without these options mpirun ends all ranks when a rank dies, which is right for a communicator
+    that cannot continue without a rank.
     """
     options: list[str] = []
     if (
@@ -103,7 +103,7 @@ def keepalive_options(mpi_args: str) -> list[str]:
 
 
 def open_mpi_version() -> int:
-    """Returns the major version of Open MPI; 0: this mpirun is another's."""
+    """Returns the major version of Open MPI; 0: this mpirun is of another MPI."""
     command = [find_mpirun(), "--version"]
     try:
         answer = subprocess.run(
@@ -112,14 +112,14 @@ def open_mpi_version() -> int:
     except subprocess.TimeoutExpired as error:
         raise ConfigError(
             f"`{' '.join(command)}` has not answered within {VERSION_S:g} s: no job can be started "
-            "with it; another mpirun on the PATH, or a file system that answers, helps"
+            "with it; put another mpirun on the PATH, or check the file system"
         ) from error
     version = re.search(r"\(Open MPI\) (\d+)\.", answer.stdout)
     return int(version[1]) if version else 0
 
 
 def split_arguments(mpi_args: str) -> list[str]:
-    """Returns the further arguments, as a shell would see them."""
+    """Splits `--mpi-args` into words, as a shell does."""
     try:
         return shlex.split(mpi_args)
     except ValueError as error:
@@ -127,7 +127,7 @@ def split_arguments(mpi_args: str) -> list[str]:
 
 
 def find_mpirun() -> str:
-    """Returns the mpirun of this environment, or else of the system."""
+    """Returns the path of this environment's mpirun, otherwise of the system's."""
     beside = Path(sys.executable).parent / "mpirun"
     path = str(beside) if beside.exists() else shutil.which("mpirun")
     if path is None:
@@ -144,8 +144,8 @@ def placement_options(settings: Settings, away: Collection[str]) -> list[str]:
     if all(name in HERE or name == socket.gethostname() for name, _ in counts):
         check_host_memory(settings.processes)
         return [*single_host_options(settings.mpi_args), "--map-by", "node:OVERSUBSCRIBE"]
-    # By slot, the counts hold: by node, mpirun 5.0 refuses uneven ones, and looks at none where it
-    # may oversubscribe.
+    # Mapping by slot keeps the counts: by node, mpirun 5.0 refuses uneven counts, and ignores them
+    # with OVERSUBSCRIBE.
     return ["--map-by", "slot", "--host", ",".join(f"{name}:{count}" for name, count in counts)]
 
 
@@ -171,7 +171,7 @@ def check_host_memory(ranks: int) -> None:
 
 
 def evaluator_command(settings: Settings) -> list[str]:
-    """Returns the evaluator of a run, beside it."""
+    """Returns the command line of a run's evaluator."""
     return [
         sys.executable,
         "-m",
@@ -183,7 +183,7 @@ def evaluator_command(settings: Settings) -> list[str]:
         f"--eval-batch-size={settings.test_batch_size}",
         "--poll-interval=0.2",
         "--threads=1",  # the cores are the workers'
-        # Workers may be on hosts with GPUs, and this one be without.
+        # The workers' hosts may have GPUs, and this host none.
         *(["--enable-gpu=auto"] if wants_gpu(settings.enable_gpu) else []),
         *([f"--network={settings.network}"] if is_own(settings.network) else []),
     ]

@@ -1,7 +1,7 @@
-"""The hosts of an allocation of SLURM, as its environment tells them.
+"""The hosts of a SLURM allocation, read from environment variables.
 
-`SLURM_JOB_NODELIST` has the nodes in short, `n[1-3,7]`, which `scontrol` writes out, and
-`SLURM_TASKS_PER_NODE` how many tasks each may have, `2(x3),1`.
+`SLURM_JOB_NODELIST` is a compressed list of the nodes, `n[1-3,7]`, which `scontrol` expands.
+`SLURM_TASKS_PER_NODE` has the number of tasks of each node, `2(x3),1`.
 """
 
 import os
@@ -16,37 +16,37 @@ from atomo.launch.jobs.hosts import Host
 
 __all__ = ["SRUN", "allocated_hosts", "count_tasks", "tasks_per_node"]
 
-# The words before a host and a command for its shell, as with ssh. The daemons of mpirun have taken
-# all that the allocation has, and a step that does not overlap would wait for them.
+# The words before a host and a command for its shell, as with ssh. The daemons of mpirun hold all
+# resources of the allocation, and a step without --overlap would wait for them.
 SRUN: Final = (
     "sh", "-c",
     'exec srun --overlap --nodes=1 --ntasks=1 --cpu-bind=none --quiet -w "$0" sh -c "$1"',
 )  # fmt: skip
 COUNT: Final = re.compile(r"([1-9][0-9]{0,5})(?:\(x([1-9][0-9]{0,5})\))?")
-PATIENCE_S: Final = 60.0  # scontrol asks nobody for this, and answers at once
+PATIENCE_S: Final = 60.0  # a generous limit: scontrol expands a list without asking a server
 
 
 def allocated_hosts(environment: Mapping[str, str] = os.environ) -> list[Host]:
     """Returns the nodes of the allocation that this process is in, each with its number of tasks.
 
     Args:
-        environment: of the process.
+        environment: the environment variables of the process.
 
     Raises:
-        ConfigError: it is in none, or srun has started it several times.
+        ConfigError: the process is in no allocation, or srun has started it several times.
     """
     nodes = environment.get("SLURM_JOB_NODELIST")
     if not nodes:
         raise ConfigError(
-            "--slurm: this is no allocation of SLURM (SLURM_JOB_NODELIST is not set): give the "
+            "--slurm: there is no SLURM allocation here (SLURM_JOB_NODELIST is not set): run the "
             "command in a script for sbatch, or after "
             "`salloc --nodes=4 --ntasks-per-node=1`"
         )
     copies = environment.get("SLURM_STEP_NUM_TASKS", "1")
     if copies != "1":
         raise ConfigError(
-            f"--slurm: srun has started this command {copies} times, and each would start all of "
-            "the job: give it without srun, in the script for sbatch or the shell of salloc"
+            f"--slurm: srun has started this command {copies} times, and each would start the "
+            "whole job: run it without srun, in the script for sbatch or the shell of salloc"
         )
     names = expand_node_list(nodes)
     counts = tasks_per_node(environment.get("SLURM_TASKS_PER_NODE", f"1(x{len(names)})"))
@@ -62,7 +62,7 @@ def count_tasks() -> int:
     """Counts the tasks of the allocation that this process is in.
 
     Raises:
-        ConfigError: it is in none, or that has a single task, which is no job.
+        ConfigError: the process is in no allocation, or in one with a single task.
     """
     tasks = sum(host.slots or 1 for host in allocated_hosts())
     if tasks == 1:
@@ -80,7 +80,7 @@ def tasks_per_node(text: str) -> list[int]:
     [2, 2, 2, 1]
 
     Raises:
-        ConfigError: it is no such list.
+        ConfigError: the text is no such list.
     """
     parts = [COUNT.fullmatch(part) for part in text.split(",")]
     if not all(parts):
@@ -90,10 +90,10 @@ def tasks_per_node(text: str) -> list[int]:
 
 @cache
 def expand_node_list(nodes: str) -> list[str]:
-    """Returns the names of a list in short.
+    """Expands a compressed list of node names.
 
     Raises:
-        ConfigError: scontrol is not there, or cannot read the list.
+        ConfigError: there is no scontrol, or it cannot read the list.
     """
     command = ["scontrol", "show", "hostnames", nodes]
     try:
@@ -102,7 +102,7 @@ def expand_node_list(nodes: str) -> list[str]:
         ).stdout.split()
     except FileNotFoundError as error:
         raise ConfigError(
-            "--slurm: there is no scontrol on the PATH, which writes out the nodes of "
+            "--slurm: there is no scontrol on the PATH, which expands the node list "
             f"SLURM_JOB_NODELIST={nodes}; it comes with SLURM's client commands"
         ) from error
     except (OSError, subprocess.SubprocessError) as error:

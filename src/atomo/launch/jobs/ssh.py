@@ -19,7 +19,7 @@ PATIENCE_S: Final = 4.0  # maximum wait for the first answer: more than an ssh t
 SLACK: Final = 5.0
 LEAST_S: Final = 1.0  # minimum wait for the other hosts after the first answer
 POLL_S: Final = 0.02
-AGENTS: Final = ("plm_ssh_agent", "plm_rsh_agent")  # what mpirun calls its ssh, now and earlier
+AGENTS: Final = ("plm_ssh_agent", "plm_rsh_agent")  # mpirun's names for its ssh, now and earlier
 # A process with this id but another start time is a different one. The states are those of
 # `transports.processes`; they are repeated here because the import takes longer than the kill.
 KILL: Final = """\

@@ -13,9 +13,9 @@ from typing import final
 
 __all__ = ["EVENT_MARK", "GRACE_S", "Line", "Process"]
 
-EVENT_MARK = "\x1e"  # begins a line that is a record, among whatever else a process prints
-RULE = "-" * 60  # mpirun frames its own remarks with longer rules than this
-GRACE_S = 10.0  # in which mpirun ends the ranks on every host
+EVENT_MARK = "\x1e"  # begins a line that is a record, among other output of a process
+RULE = "-" * 60  # mpirun frames its own remarks with rules longer than this
+GRACE_S = 10.0  # time for mpirun to end the ranks on every host
 NOISE = ("MPI_ABORT was invoked", "prterun has exited", "mpirun has exited")
 
 
@@ -24,12 +24,12 @@ class Line:
     """One line, or the end of a process's output."""
 
     source: str
-    text: str | None  # None: this process says no more
+    text: str | None  # None: the end of the output
 
 
 @final
 class Process:
-    """A child process in a session of its own: Ctrl-C at the terminal is for the launcher alone."""
+    """A child process in its own session: Ctrl-C at the terminal reaches only the launcher."""
 
     def __init__(self, name: str, command: Sequence[str], lines: "queue.SimpleQueue[Line]") -> None:
         self.name = name
@@ -50,7 +50,7 @@ class Process:
         self._reader.start()
 
     def wait(self) -> int:
-        """Its exit code, once it has ended and everything it said is in the queue."""
+        """Waits for the end of the process and its output in the queue; returns its exit code."""
         code = self.handle.wait()
         self._reader.join()
         self._stdout.close()
@@ -58,11 +58,11 @@ class Process:
 
     @property
     def killed_by(self) -> int:
-        """The signal that it died of; 0: it still runs, or ended by itself."""
+        """The signal that killed the process; 0: it runs, or ended by itself."""
         return max(0, -(self.handle.poll() or 0))
 
     def stopped(self) -> bool:
-        """True if it was stopped, as by SIGSTOP: it then neither works nor ends."""
+        """True if the process is stopped, as by SIGSTOP."""
         try:
             stat = Path(f"/proc/{self.handle.pid}/stat").read_text()
         except OSError:  # it has ended, or there is no /proc
@@ -70,17 +70,17 @@ class Process:
         return stat.rpartition(")")[2].split()[0] in ("T", "t")
 
     def end(self) -> None:
-        """Makes sure that it has ended, and what it started here."""
+        """Ends the process and its children on this host: by SIGTERM, then by SIGKILL."""
         self.handle.terminate()
         with suppress(subprocess.TimeoutExpired):
             self.handle.wait(GRACE_S)
         self.kill()
         self._reader.join(GRACE_S)
-        if not self._reader.is_alive():  # else something that left the session holds the pipe
+        if not self._reader.is_alive():  # otherwise a process outside the session holds the pipe
             self._stdout.close()
 
     def kill(self) -> None:
-        """Kills it and what it started here: an ssh to a host that vanished would stay."""
+        """Kills all processes of the session: an ssh to a lost host would otherwise stay."""
         for pid in session_processes(self.handle.pid):
             with suppress(OSError):  # it has just ended
                 os.kill(pid, signal.SIGKILL)
@@ -99,7 +99,7 @@ def session_processes(leader: int) -> Iterator[int]:
 def forward_lines(name: str, stream: Iterable[str], lines: "queue.SimpleQueue[Line]") -> None:
     """Puts every line into the queue, then the end.
 
-    mpirun's remarks on an abort are left out: the rank that aborted has said why.
+    mpirun's remarks on an abort are left out: the rank that aborted has printed the reason.
     """
     remark: list[str] | None = None
     for raw in stream:

@@ -13,8 +13,8 @@ from atomo.errors import ConfigError
 __all__ = ["Axis", "axes_of", "grid_points"]
 
 POWERS: Final = re.compile(r"(\d{1,9})\^(-?\d{1,9})\.\.(\d{1,9})\^(-?\d{1,9})")
-MOST: Final = 1000  # values of a range; nobody trains so often
-CODECS: Final = "--code"  # whose values have commas of their own
+MOST: Final = 1000  # values of a range
+CODECS: Final = "--code"  # separated by semicolons: a codec may contain commas
 
 
 @final
@@ -27,15 +27,15 @@ class Axis:
 
 
 def axes_of(words: Sequence[str]) -> tuple[list[Axis], list[str]]:
-    """Returns the options that have several values, and the words that are left.
+    """Returns the options that have several values, and the remaining words.
 
-    Numbers stand apart by commas, codecs by semicolons, and `2^-7..2^-1` has all powers between.
+    Commas separate numbers, semicolons separate codecs, and `2^-7..2^-1` is a range of powers.
 
     >>> axes_of(["--lr", "2^-2..2^0", "--n", "3"])
     ([Axis(option='--lr', values=('0.25', '0.5', '1'))], ['--n=3'])
 
     Raises:
-        ConfigError: a range cannot be read, or an option that takes several is there twice.
+        ConfigError: a range cannot be read, or an option with several values is given twice.
     """
     axes: list[Axis] = []
     fixed: list[str] = []
@@ -43,16 +43,16 @@ def axes_of(words: Sequence[str]) -> tuple[list[Axis], list[str]]:
         values = () if value is None else axis_values(option, value)
         if len(values) > 1:
             axes.append(Axis(option, values))
-        else:  # joined, for a value may be empty or begin with a dash
+        else:  # joined, because a value may be empty or begin with a dash
             fixed.append("=".join([option, *values]))
     doubled = {axis.option for axis in axes if [a.option for a in axes].count(axis.option) > 1}
     if doubled:
-        raise ConfigError(f"{doubled.pop()} is there twice; give all of its values in one")
+        raise ConfigError(f"{doubled.pop()} is given twice; give all of its values in one")
     return axes, fixed
 
 
 def grid_points(axes: Sequence[Axis]) -> Iterator[dict[str, str]]:
-    """Yields every combination, by option; the last axis moves first."""
+    """Yields every combination of values, by option; the last axis varies fastest."""
     for values in product(*(axis.values for axis in axes)):
         yield dict(zip((axis.option for axis in axes), values, strict=True))
 
@@ -68,7 +68,7 @@ def option_pairs(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             yield word, None
         elif equals:
             yield name, value
-        else:  # a truth value alone says yes
+        else:  # a flag without a value means yes
             yield name, None if not remaining or remaining[0].startswith("--") else remaining.pop(0)
 
 
@@ -86,7 +86,7 @@ def axis_values(option: str, value: str) -> tuple[str, ...]:
 
 
 def expand_powers(option: str, part: str) -> tuple[str, ...]:
-    """Returns the powers of a range; of anything else, itself."""
+    """Returns the powers of a range; any other text unchanged."""
     match = POWERS.fullmatch(part)
     if match is None:
         if ".." in part or "^" in part:
@@ -103,7 +103,7 @@ def expand_powers(option: str, part: str) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """Returns a value as one would type it."""
+    """Returns the shortest text of a value."""
     return str(int(value)) if value.is_integer() else repr(value)
 
 

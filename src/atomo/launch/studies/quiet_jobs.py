@@ -1,4 +1,4 @@
-"""Jobs that are run for what they come to, and not to be watched."""
+"""Jobs without a live display, run for their results."""
 
 import sys
 from typing import final
@@ -17,7 +17,7 @@ __all__ = ["QuietDisplay", "run_trial"]
 
 @final
 class QuietDisplay:
-    """A display that keeps the steps, and shows only what is out of the ordinary."""
+    """A display that records the steps, and prints only cautions and notes."""
 
     def __init__(self) -> None:
         self.steps: list[StepDone] = []
@@ -34,14 +34,14 @@ class QuietDisplay:
         sys.stderr.flush()
 
     def close(self) -> None:
-        """Closes nothing: there is nothing to leave."""
+        """Does nothing: the terminal was not changed."""
 
 
 def run_trial(settings: Settings, recorder: QuietDisplay) -> int:
     """Trains to the end, in the folder that the settings name, and returns the exit code.
 
     Raises:
-        ConfigError: a setting does not hold; nothing was started.
+        ConfigError: a setting is wrong; no process was started.
     """
     settings = claim_folder(resolve_settings(settings), is_named=True)
     return Supervisor(settings, mpirun_command(settings, to_arguments(settings)), recorder).run()

@@ -1,4 +1,4 @@
-"""The results of a sweep: one line a trial in a file, so that it goes on where it stopped."""
+"""The results of a sweep: one line a trial in a file, from which an interrupted sweep continues."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from atomo.workloads import Metric
 __all__ = ["SweepTrial", "append_trial", "best_trial", "read_trial", "read_trials", "results_table"]
 
 RESULTS: Final = "sweep.jsonl"
-LAST: Final = 0.1  # of the steps: the loss of a single one says more of its images
+LAST: Final = 0.1  # share of the steps to average: the loss of one step depends on its images
 
 
 @final
@@ -26,9 +26,9 @@ class SweepTrial:
     """Results of one point of the grid."""
 
     name: str
-    """Name of its folder: lr=0.5,momentum=0.9."""
+    """Name of the trial's folder: lr=0.5,momentum=0.9."""
     settings: str
-    """All of them, as `settings.toml` has them."""
+    """All settings, as in `settings.toml`."""
     steps: int
     loss: float | None
     """Training loss, the mean over the last tenth of the steps; None: it diverged."""
@@ -36,19 +36,18 @@ class SweepTrial:
     """Training accuracy over the same steps."""
     step_s: float
     sent_bytes: float
-    """Up, a step, by all workers."""
+    """Bytes that all workers send in a step."""
     tested: float | None = None
-    """The headline of the task, of the last checkpoint; None: it was not evaluated."""
+    """The task's main metric at the last checkpoint; None: not evaluated."""
 
 
 def read_trial(
     name: str, settings: str, folder: Path, diverged: bool, metric: Metric
 ) -> SweepTrial:
-    """Reads a trial's results from the steps in a run's folder, and from its checkpoints by
-    `metric`.
+    """Reads a trial's results: the steps of the run's folder, and the last value of `metric`.
 
     Raises:
-        CheckpointError: they cannot be read.
+        CheckpointError: the results cannot be read.
     """
     numbers = ["accuracy", "step_s", "up_bytes", *([] if diverged else ["loss"])]
     steps = step_lines(folder, numbers)
@@ -64,7 +63,7 @@ def read_trial(
 
 
 def last_result(log: Path, metric: Metric) -> float | None:
-    """Returns the last result of an evaluator; None: there is none.
+    """Returns the last result of an evaluator; None: the log has no result.
 
     Raises:
         CheckpointError: the log cannot be read, or its last line is no result.
@@ -76,10 +75,10 @@ def last_result(log: Path, metric: Metric) -> float | None:
 
 
 def read_trials(folder: Path) -> dict[str, SweepTrial]:
-    """Returns the trials of a sweep that are done, by their settings.
+    """Returns the finished trials of a sweep, by their settings.
 
     Raises:
-        CheckpointError: its results cannot be read.
+        CheckpointError: the results cannot be read.
     """
     path, trials = folder / RESULTS, list[SweepTrial]()
     for place, record in enumerate(lines(path), 1):
@@ -93,7 +92,7 @@ def read_trials(folder: Path) -> dict[str, SweepTrial]:
 
 
 def trial_from(record: object) -> SweepTrial:
-    """Returns the trial of a record. Raises ValueError where it is that of none."""
+    """Returns the trial of a record. Raises ValueError for a record that is no trial."""
     if not isinstance(record, Mapping):
         raise ValueError("not a JSON object")
     for name in ("name", "settings"):
@@ -110,7 +109,7 @@ def trial_from(record: object) -> SweepTrial:
 
 
 def maybe_number(record: object, name: str) -> float | None:
-    """Returns a number of a record, None where it has none. Raises ValueError for other values."""
+    """Returns a number of a record; None: it has none. Raises ValueError for other values."""
     if not isinstance(record, Mapping):
         raise ValueError("not a JSON object")
     return None if record.get(name) is None else number_in(record, name)
@@ -120,16 +119,14 @@ def append_trial(folder: Path, trial: SweepTrial) -> None:
     """Adds a trial to the results.
 
     Raises:
-        CheckpointError: it cannot be written.
+        CheckpointError: the file cannot be written.
     """
     append_line(folder / RESULTS, asdict(trial))
 
 
 def best_trial(trials: Sequence[SweepTrial], metric: Metric) -> SweepTrial | None:
-    """Returns the trial of the best `metric` if all were evaluated, else that of the lowest loss;
-    None: all diverged.
-
-    None where all diverged.
+    """Returns the trial with the best `metric` if all trials were evaluated, otherwise the one with
+    the lowest loss; None: all diverged.
     """
     whole = [trial for trial in trials if trial.loss is not None]
     sign = -1 if metric.higher_is_better else 1

@@ -115,6 +115,11 @@ def test_the_boundary_is_printed_and_a_launch_without_it_says_so(ec2, cloud):
     assert ec2("iam", "--boundary", *words, "--permissions-boundary", "none").code == 2
     document = ec2("iam", "--boundary", *words, "--json").record
     assert {one["Sid"] for one in document["Statement"]} >= {"LaunchHosts", "End"}
+    assert (
+        "PERMISSIONS_BOUNDARY IS NONE" in ec2("iam", *words, "--permissions-boundary", "none").err
+    )
+    large = ec2("iam", *words, "--connect", "ssm", "--image-id", "baked")
+    assert "characters: a managed policy takes 6,144" in large.err
     asked = []
     cloud.on("CreateRole", lambda call, forward: asked.append(call) or refusal("NoSuchEntity"))
     done = ec2("launch", "--yes", *words)

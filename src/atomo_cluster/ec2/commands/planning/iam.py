@@ -66,13 +66,26 @@ def run(run: Run) -> int:
         run.tell(document)
     else:
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
-    size = len(json.dumps(document, separators=(",", ":")))
-    if size > MANAGED:
-        sys.stderr.write(
-            f"{size:,} characters: a managed policy takes {MANAGED:,}, so print parts of it with "
-            "--for and attach each; a role's inline policy takes 10,240\n"
-        )
+    for warning in warnings(scope, document):
+        sys.stderr.write(f"{warning}\n")
     return 0
+
+
+def warnings(scope: PolicyScope, document: dict[str, object]) -> list[str]:
+    """Lists what to know before the document is given to IAM."""
+    size = len(json.dumps(document, separators=(",", ":")))
+    texts = []
+    if size > MANAGED:
+        texts.append(
+            f"{size:,} characters: a managed policy takes {MANAGED:,}, so print parts of it with "
+            "--for and attach each; a role's inline policy takes 10,240"
+        )
+    if scope.cluster.makes_roles and not scope.boundary:
+        texts.append(
+            "PERMISSIONS_BOUNDARY IS NONE: whoever has this policy can give the cluster's roles "
+            "any right, an administrator's too; leave it empty, or name one"
+        )
+    return texts
 
 
 def least(run: Run, scope: PolicyScope) -> dict[str, object]:

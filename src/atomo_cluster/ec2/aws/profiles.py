@@ -16,7 +16,7 @@ from atomo_cluster.ec2.aws.tags import CLUSTER, HOSTS, LAUNCH, OWNER, ClusterTag
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError
 
-__all__ = ["PROFILE", "hosts_name", "make_profiles", "profiles", "remove_profile"]
+__all__ = ["PROFILE", "find_hosts_profile", "make_profiles", "profiles", "remove_profile"]
 
 PROFILE: Final = "instance-profile"
 THERE: Final = ("EntityAlreadyExists", "LimitExceeded")  # the latter: it has its role already
@@ -121,6 +121,22 @@ def profiles(aws: Aws, filters: list[dict[str, Any]], makes_roles: bool = False)
     forgiven = GONE if makes_roles else UNSEEN
     names = owned.role_names(aws.region)
     return [name for name in names if profile_exists(aws, name, tag_values, forgiven)]
+
+
+def find_hosts_profile(aws: Aws, owned: ClusterTags) -> str:
+    """Returns the profile that Session Manager needs on workers; empty if the cluster has none.
+
+    Raises:
+        CloudError: AWS does not say, and without its profile a worker would be out of reach.
+    """
+    name = hosts_name(owned, aws.region)
+    try:
+        described = aws.call("iam.get_instance_profile", InstanceProfileName=name)
+    except CloudError as error:
+        if error.code in GONE:
+            return ""
+        raise
+    return name if owned.owns(as_dict(described["InstanceProfile"])) else ""
 
 
 def profile_exists(

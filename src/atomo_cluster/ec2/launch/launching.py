@@ -8,7 +8,7 @@ from typing import Final
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.deletion import delete_until_gone, remains, terminate_without_waiting
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.aws.profiles import hosts_name
+from atomo_cluster.ec2.aws.profiles import find_hosts_profile
 from atomo_cluster.ec2.aws.search import list_resources
 from atomo_cluster.ec2.aws.tags import LAUNCH
 from atomo_cluster.ec2.launch.attempts import Attempt
@@ -136,14 +136,12 @@ def existing_network(aws: Aws, plan: Plan) -> Network:
     """Returns the existing network; missing parts are empty."""
     resources = list_resources(aws, plan.owned.filters())
     id_of_kind = {resource.kind: resource.id for resource in resources}
-    hosts_profile = hosts_name(plan.owned, aws.region)
-    made = hosts_profile in [resource.id for resource in resources]
     return Network(
         subnet=plan.subnet,
         security_group=id_of_kind.get("security-group", ""),
         placement_group=id_of_kind.get("placement-group"),
         key_name=plan.cluster.key_name or id_of_kind.get("key-pair", ""),
-        hosts_profile=hosts_profile if plan.cluster.managed and made else "",
+        hosts_profile=find_hosts_profile(aws, plan.owned) if plan.cluster.managed else "",
     )
 
 

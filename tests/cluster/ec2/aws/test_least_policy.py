@@ -105,35 +105,52 @@ def test_a_command_passes_with_the_policy_that_is_printed_for_it(
     assert done.code == 0, done.err
 
 
-@pytest.mark.slow
-def test_a_supervisor_passes_with_the_policy_of_the_masters_role(
-    rig, ec2, cloud, folder, gate, monkeypatch
-):
-    """It replaces a worker and ends all hosts, within the boundary; it ends no other owner's."""
+WATCHED = {"placement-group": "yes", "connect": "ssm", "worker-method": "spot"}
+NOT_CALLED = {"ReadConsoles"}  # by the hosts of these tests, which let everybody in
+
+
+@pytest.fixture
+def supervisor(rig, ec2, cloud, folder, gate, monkeypatch):
+    """Returns a function that lets a supervisor replace a worker and end all hosts: its exit code.
+
+    It has the policy of the master's role, without a statement, within the boundary.
+    """
     monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.run_commands", lambda *_: None)
-    words = ("--supervise", "yes", "--placement-group", "yes", "--connect", "ssm")
-    asked = []
-    rig(Tried(("supervise",), (("launch", "--yes", *words),)))
-    iam = cloud.moto.client("iam")
-    names = [one["RoleName"] for one in iam.list_roles()["Roles"]]
-    (role,) = [name for name in names if not name.endswith("-hosts")]
-    document = iam.get_role_policy(RoleName=role, PolicyName="atomo")["PolicyDocument"]
-    bound = printed(ec2, "--boundary", *words)
-    settings = (folder / "cluster.yaml").read_text() + (
-        "placement_group: true\nsupervise: true\nconnect: ssm\n"
-    )
-    (folder / "cluster.yaml").write_text(settings)
-    cloud.on("RunInstances", lambda call, forward: asked.append(call))
-    with gate.only(document, boundary=bound):
-        code, said = night(cloud, folder)
-    assert {one.action for one in gate.refused} <= LOOKS
-    assert code == 0, said
-    assert asked[0]["IamInstanceProfile.Name"].endswith("-hosts")  # as the first workers have it
-    for removed in ("LaunchHosts", "TagNew", "End", "PassRoles"):
+    watched = [word for name, value in WATCHED.items() for word in (f"--{name}", value)]
+    words = ("--supervise", "yes", *watched)
+    settings = "".join(f"{name.replace('-', '_')}: {value}\n" for name, value in WATCHED.items())
+
+    def run(removed=""):
         rig(Tried(("supervise",), (("launch", "--yes", *words),)))
-        (folder / "cluster.yaml").write_text(settings)
-        with gate.only(without(document, removed), boundary=bound):
-            assert night(cloud, folder)[0] == 1
+        gate.account.spot_role = True  # the launch has made it
+        iam = cloud.moto.client("iam")
+        names = [one["RoleName"] for one in iam.list_roles()["Roles"]]
+        (role,) = [name for name in names if not name.endswith("-hosts")]
+        document = iam.get_role_policy(RoleName=role, PolicyName="atomo")["PolicyDocument"]
+        bound = printed(ec2, "--boundary", *words)
+        given = (folder / "cluster.yaml").read_text()
+        (folder / "cluster.yaml").write_text(f"{given}{settings}supervise: true\n")
+        try:
+            with gate.only(without(document, removed), boundary=bound):
+                return night(cloud, folder)[0], [one["Sid"] for one in document["Statement"]]
+        finally:
+            (folder / "cluster.yaml").write_text(given)
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_supervisor_passes_with_the_policy_of_the_masters_role(supervisor, gate):
+    assert supervisor()[0] == 0
+    assert {one.action for one in gate.refused} <= LOOKS
+    (template,) = gate.account.templates.values()
+    assert template["IamInstanceProfile"]["Name"].endswith("-hosts")  # as the first workers have
+
+
+@pytest.mark.long
+def test_no_statement_of_the_masters_policy_is_idle(supervisor):
+    names = supervisor()[1]
+    assert {name for name in names if supervisor(name)[0] == 0} == NOT_CALLED
 
 
 # Without these statements a command goes on, and its output says what it does not know.

@@ -76,6 +76,16 @@ def test_what_is_changed_or_ended_carries_cluster_and_owner():
         assert not allowed(document, f"ec2:{action}", ec2(kind), elsewhere), action
 
 
+def test_the_policy_holds_in_the_regions_of_the_settings():
+    document = users(regions="us-east-1,eu-west-1")
+    for region, may in (("us-east-1", True), ("eu-west-1", True), ("us-west-2", False)):
+        there = OLD | {"aws:RequestedRegion": [region]}
+        host = ec2("instance", region=region)
+        assert allowed(document, "ec2:TerminateInstances", host, there) is may
+        assert allowed(document, "ec2:DescribeInstances", "*", there) is may
+    assert ":aws-cn:" in str(users(region="cn-north-1"))
+
+
 def test_hosts_are_launched_with_tags_and_of_the_types_of_the_settings():
     document, types = users(alternative_types="m5a.large"), {"ec2:InstanceType": ["m5a.large"]}
     assert allowed(document, "ec2:RunInstances", ec2("instance"), NEW | types)

@@ -6,6 +6,7 @@ import base64
 import io
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -141,6 +142,7 @@ def prepare(cloud: Cloud, folder: Path) -> None:
     cloud.console = banner((folder / "host_key.pub").read_text())
     for left in folder.glob("fuse-*"):
         left.unlink()
+    shutil.rmtree(folder / "results", ignore_errors=True)  # or a fetch may find all there
 
 
 def ready(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> None:

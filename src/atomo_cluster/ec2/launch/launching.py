@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from atomo_cluster.ec2.aws.client import Aws
@@ -73,7 +74,7 @@ def start(
 ) -> list[str]:
     """Orders every missing host; if none is missing, only updates the ssh rule."""
     network = (
-        existing_network(aws, plan)
+        replace(existing_network(aws, plan), subnet=attempt.subnet)
         if cidr is None
         else prepare_network(aws, plan.cluster, plan.owned, mark, attempt.subnet, cidr, say)
     )

@@ -64,7 +64,12 @@ class Cluster:
     autostop: float = option(
         30.0, "supervise: end hosts once nothing has trained for so many minutes; 0: never"
     )
-    max_restarts: int = option(20, "supervise: how often a job is started again")
+    max_restarts: int = option(
+        20, "supervise: how often a job is started again after a loss of hosts or processes"
+    )
+    spread_zones: bool = option(
+        False, "supervise: yes: replace workers in other zones too; traffic between zones costs"
+    )
     results: str = option("", "supervise: s3://BUCKET/PREFIX where results go; empty: nowhere")
     permissions_boundary: str = option(
         "", "IAM policy that bounds the roles made; empty: atomo-NAME-boundary; none: unbounded"

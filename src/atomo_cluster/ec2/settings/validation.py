@@ -100,6 +100,8 @@ class Settings(Protocol):
     @property
     def supervise(self) -> bool: ...
     @property
+    def spread_zones(self) -> bool: ...
+    @property
     def results(self) -> str: ...
     @property
     def key_name(self) -> str: ...
@@ -214,11 +216,25 @@ def check_supervised(cluster: Settings) -> None:
         raise ConfigError(
             f"results {cluster.results!r} needs supervise: yes, which takes them there"
         )
+    if cluster.spread_zones:
+        check_spread(cluster)
     if cluster.supervise and cluster.spot(MASTER):
         raise ConfigError(
             "supervise: nobody replaces the master, which has the supervisor; master_method: "
             "on-demand keeps it from being taken back"
         )
+
+
+def check_spread(cluster: Settings) -> None:
+    """Refuses `spread_zones` with a setting that keeps all hosts in one zone."""
+    if not cluster.supervise:
+        raise ConfigError("spread_zones: yes needs supervise: yes, which replaces workers")
+    for name in ("availability_zone", "subnet_id", "placement_group", "efa"):
+        if getattr(cluster, name):
+            raise ConfigError(
+                f"spread_zones: yes, and {name} {getattr(cluster, name)!r} keeps all hosts in one "
+                "zone; leave one of the two out"
+            )
 
 
 def check_key(cluster: Settings) -> None:

@@ -6,19 +6,24 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final, final
 
-__all__ = ["DONE", "FAILED", "JOB", "LOST", "NOTE", "OVER", "RESTART", "STARTED", "STOPPED",
-           "Event", "EventLog", "parsed"]  # fmt: skip
+__all__ = ["DONE", "FAILED", "JOB", "JOINED", "LAUNCHED", "LOST", "NOTE", "OVER", "READY",
+           "RESTART", "STARTED", "STOPPED", "WAITING", "Event", "EventLog", "folded", "idle_since",
+           "parsed", "waits"]  # fmt: skip
 
 JOB: Final = "job"  # a new job is handed over; later events belong to it
 STARTED: Final = "started"
 LOST: Final = "lost"  # hosts are gone, or are going
-RESTART: Final = "restart"  # the job is to be started again
+WAITING: Final = "waiting"  # AWS gives no new host, or its setup failed
+LAUNCHED: Final = "launched"  # new hosts, which are then set up beside the job
+READY: Final = "ready"  # new hosts are set up
+JOINED: Final = "joined"  # the job has stopped, to start again with new hosts
+RESTART: Final = "restart"  # the job is to be started again after a loss
 DONE: Final = "done"
 FAILED: Final = "failed"  # for good
 STOPPED: Final = "stopped"  # by a person
@@ -72,14 +77,18 @@ class EventLog:
             self.tell(NOTE, text)
 
     @property
+    def job(self) -> str:
+        """The text that tells the job from others."""
+        return next((event.text for event in self.of_job if event.kind == JOB), "")
+
+    @property
     def of_job(self) -> list[Event]:
         """The events since the job was handed over."""
-        marks = [number for number, event in enumerate(self.events) if event.kind == JOB]
-        return self.events[marks[-1] :] if marks else list(self.events)
+        return since_last(self.events, JOB) or list(self.events)
 
     @property
     def restarts(self) -> int:
-        """The number of restarts of the job."""
+        """The number of restarts of the job after losses."""
         return sum(event.kind == RESTART for event in self.of_job)
 
     @property
@@ -90,6 +99,46 @@ class EventLog:
 
     @property
     def idle_since(self) -> datetime | None:
-        """The time at which the job ended for good."""
-        return next((datetime.fromisoformat(event.when) for event in reversed(self.of_job)
-                     if event.kind in (DONE, FAILED, STOPPED)), None)  # fmt: skip
+        """The time at which the job last stopped training; None: it has started since."""
+        return idle_since(self.of_job)
+
+    @property
+    def waits(self) -> list[Event]:
+        """The failed requests for hosts since the last success."""
+        return waits(self.of_job)
+
+
+def since_last(events: Sequence[Event], *kinds: str) -> list[Event]:
+    """Returns the events from the last one of some kinds on; none if there is none."""
+    marks = [number for number, event in enumerate(events) if event.kind in kinds]
+    return list(events[marks[-1] :]) if marks else []
+
+
+def idle_since(events: Sequence[Event]) -> datetime | None:
+    """Returns the time at which a job last stopped training; None: it has started since.
+
+    A job that waits for hosts is idle, as one that has ended is.
+    """
+    ends = (JOB, RESTART, JOINED, DONE, FAILED, STOPPED)
+    latest = since_last(events, STARTED) or events
+    return next(
+        (datetime.fromisoformat(event.when) for event in latest if event.kind in ends), None
+    )
+
+
+def waits(events: Sequence[Event]) -> list[Event]:
+    """Returns the failed requests for hosts since the last success."""
+    latest = since_last(events, READY, JOB) or events
+    return [event for event in latest if event.kind == WAITING]
+
+
+def folded(events: Sequence[Event]) -> list[Event]:
+    """Returns the events with the last one of each row of failed requests alone.
+
+    >>> refused = [Event(f"22:{n}0", WAITING, f"request {n}") for n in (1, 2)]
+    >>> [event.text for event in folded([Event("22:00", LOST, "gone: i-1"), *refused])]
+    ['gone: i-1', 'request 2']
+    """
+    following = (*(event.kind for event in events[1:]), "")
+    return [event for event, kind in zip(events, following, strict=True)
+            if not event.kind == kind == WAITING]  # fmt: skip

@@ -1,34 +1,33 @@
 """The hosts, as the supervisor monitors and changes them."""
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, final
 
-from atomo_cluster.ec2.aws.inventory import ENDED, LIVE, Instance, instances
+from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.hosts.fuses import burn_fuse
 from atomo_cluster.ec2.hosts.progress import Steps
 from atomo_cluster.ec2.hosts.setup import SetupContext, bootstrap, run_commands
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import launch
-from atomo_cluster.ec2.launch.plan import Plan, make_plan
-from atomo_cluster.ec2.money.budget import check_replacement
-from atomo_cluster.ec2.money.costs import Bill, bill, bound_entry, cost_except
-from atomo_cluster.ec2.money.ledger import LedgerEntry, read_entries, record_entries
-from atomo_cluster.ec2.money.prices import Prices, prices
+from atomo_cluster.ec2.launch.plan import make_plan
+from atomo_cluster.ec2.launch.replacements import with_replacements
+from atomo_cluster.ec2.money.costs import Bill
+from atomo_cluster.ec2.supervisor.accounts import Accounts
+from atomo_cluster.ec2.supervisor.background import Background, in_thread
 from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of, to_host
-from atomo_cluster.errors import CloudError, ConfigError, NotReady
+from atomo_cluster.errors import CloudError, RemoteError
 
 __all__ = ["HostPool"]
 
 SILENT: Final = timedelta(seconds=60)  # a host that refuses ssh for so long is dead
-PRICES_LAST: Final = timedelta(minutes=10)
 PROBE_S: Final = 3.0
-SHORTEST_H: Final = 0.2  # hours until the fuse, below which a new host is not worth its start
 SSH: Final = 22
 Reachable = Callable[[Instance], bool]
 
@@ -52,36 +51,59 @@ class HostPool:
         public: str,
         site: Callable[[Run, list[Host]], SetupContext],
         reachable: Reachable = answers,
+        background: Background = in_thread,
     ) -> None:
-        self._run, self._public = run, public
+        self._run, self._public, self._accounts = run, public, Accounts(run)
         self._notices = memory / "notices"  # hosts that EC2 takes back: see leave_job.sh
-        self._unready = memory / "unready"  # hosts that were launched and not set up
-        self._site, self._reachable = site, reachable
+        # Hosts that were there before a launch; while the file exists, all others are not set up.
+        self._settled = memory / "settled"
+        self._site, self._reachable, self._background = site, reachable, background
+        self._setup: Future[None] | None = None
         self._mute: dict[str, datetime] = {}  # times since which hosts have not answered
         self.hosts: list[Instance] = []  # that run, the master first
-        self.noticed = False  # True if EC2 takes a worker back, and the job has the notice
-        self._prices: tuple[datetime, Prices] | None = None
+        self.ready: list[Instance] = []  # those on which a job can start now
+        self.going: tuple[str, ...] = ()  # workers that nobody can use any more
+        self.noticed: tuple[str, ...] = ()  # those of them of which EC2 has told the job
+        self.missing = 0  # workers to launch
 
-    def look(self, now: datetime) -> tuple[str, ...]:
-        """Updates the hosts and names those that are lost or interrupted; also missing workers.
+    @property
+    def preparing(self) -> bool:
+        """True while new hosts are set up."""
+        return self._setup is not None
+
+    def look(self, now: datetime) -> None:
+        """Updates the hosts.
 
         Raises:
-            CloudError: AWS does not answer.
+            CloudError: AWS does not answer; no host is going then, and none is missing.
         """
+        self.going, self.noticed, self.missing = (), (), 0
         self.hosts = instances(self._run.aws, self._run.owned, ["pending", "running"])
-        doomed = self._notices.read_text().split() if self._notices.exists() else []
         workers = [host for host in self.hosts if host.role != "master"]
-        self.noticed = any(host.id in doomed for host in workers)
-        doomed += self._unready.read_text().split() if self._unready.exists() else []
-        going = [host.id for host in workers if host.id in doomed or self._silent(host, now)]
-        missing = self._run.cluster.n_workers - len(workers)
-        return (*going, *([f"{missing} of the workers"] if missing > 0 else ()))
+        taken, fresh = set(words_in(self._notices)), self._unready()
+        settled = [host for host in workers if host.id not in fresh]  # others still boot
+        silent = [host.id for host in settled if self._silent(host, now)]
+        doomed = {*taken, *silent, *(() if self.preparing else fresh)}
+        self.noticed = tuple(host.id for host in workers if host.id in taken)
+        self.going = tuple(host.id for host in workers if host.id in doomed)
+        self.missing = max(0, self._run.cluster.n_workers - len(workers) + len(self.going))
+        unusable = {*doomed, *fresh, *self._mute}
+        self.ready = [host for host in self.hosts if host.id not in unusable]
 
     def _silent(self, host: Instance, now: datetime) -> bool:
         if self._reachable(host):
             self._mute.pop(host.id, None)
             return False
         return now - self._mute.setdefault(host.id, now) >= SILENT
+
+    def _unready(self) -> set[str]:
+        """Returns the hosts of a launch that are not set up, also after a failure or a restart."""
+        if not self._settled.exists():
+            return set()
+        fresh = {host.id for host in self.hosts} - set(words_in(self._settled))
+        if not fresh and not self.preparing:
+            self._settled.unlink()
+        return fresh
 
     def master(self) -> Instance:
         """Returns the master, on which this process runs.
@@ -95,79 +117,84 @@ class HostPool:
 
     def bill(self, now: datetime) -> Bill:
         """Returns the cost of the cluster; if AWS does not answer, from the ledger alone."""
-        run = self._run
-        with suppress(CloudError):
-            self._note(instances(run.aws, run.owned, [*LIVE, *ENDED]), now)
-        return bill(self._noted(), now)
+        return self._accounts.bill(now)
 
-    def _note(self, hosts: list[Instance], now: datetime) -> None:
-        """Records hosts in the ledger, with upper bounds on their prices."""
-        settings = self._run.cluster
-        prices_now = self._known({host.type for host in hosts}, now)
-        listed = [bound_entry(host, prices_now, settings, now) for host in hosts]
-        with suppress(ConfigError):  # the supervisor works on, even with a full disk
-            record_entries(settings, self._run.owned.owner, listed)
+    def drop(self, ids: Sequence[str]) -> None:
+        """Ends hosts that nobody can use.
 
-    def _noted(self) -> list[LedgerEntry]:
-        return list(read_entries(self._run.cluster, self._run.owned.owner).values())
+        Raises:
+            CloudError: AWS refused.
+        """
+        self._run.aws.call("ec2.terminate_instances", InstanceIds=list(ids))
 
-    def _known(self, types: set[str], now: datetime) -> Prices:
-        """Returns cached list prices; if one is unknown, all are fetched again."""
-        if self._prices is not None:
-            fetched, cached = self._prices
-            if now - fetched < PRICES_LAST and cached.tell(types):
-                return cached
-        self._prices = now, prices(self._run.aws, types, (), ())
-        return self._prices[1]
-
-    def replace(self, lost: Sequence[str], now: datetime) -> list[Host]:
-        """Ends lost hosts, launches the missing ones and sets them up; returns all hosts.
+    def launch(self, now: datetime) -> list[str]:
+        """Launches the missing workers and begins to set them up; returns their identifiers.
 
         New hosts have the fuse of the master, whatever `max_hours` says.
 
         Raises:
-            NotReady: too little money or time is left.
+            NotReady: too little money is left.
             CloudError: AWS failed, and the launch is rolled back.
-            RemoteError: a host could not be set up.
         """
-        run, going = self._run, [host.id for host in self.hosts if host.id in lost]
+        run = self._run
         left_h = (self.master().fuse - now).total_seconds() / 3600
-        if going:
-            run.aws.call("ec2.terminate_instances", InstanceIds=going)
-        if left_h < SHORTEST_H:
-            raise NotReady(f"{left_h * 60:.0f} minutes are left until the fuse: no new hosts")
         shorter = replace(run.cluster, max_hours=left_h, max_usd=None)
-        plan = replace(make_plan(run.aws, shorter, run.owned), admitted=self._public)
-        self._check_budget(plan, now)
+        wanted = replace(make_plan(run.aws, shorter, run.owned), admitted=self._public)
+        if not wanted.groups:
+            raise CloudError("AWS still lists hosts that were ordered to end")
+        plan = self._accounts.affordable(
+            with_replacements(run.aws, wanted), run.cluster.max_usd, now
+        )
         before = {host.id for host in self.hosts}
-        hosts = launch(run.aws, plan, None, run.say)
-        self.hosts, fresh = hosts, {host.id for host in hosts} - before
-        self._unready.write_text(" ".join(fresh))
-        self._note(hosts, now)  # a host may end, and AWS not report it for long
-        self.set_up(fresh)
-        self._unready.unlink()
-        return hosts_of(run, hosts)
+        self._settled.write_text(" ".join(before))
+        self.hosts = launch(run.aws, plan, None, run.say)
+        self._accounts.record(self.hosts, now)  # one may end, and AWS not say so for long
+        fresh = [host for host in self.hosts if host.id not in before]
+        self._setup = self._background(lambda: self._set_up({host.id for host in fresh}))
+        return [host.id for host in fresh]
 
-    def set_up(self, fresh: set[str]) -> None:
-        """Sets fresh hosts up and introduces them to the others.
+    def prepared(self) -> list[Instance]:
+        """Returns the whole cluster once the setup of new hosts is complete; empty: it is not.
+
+        Raises:
+            Exception: it failed; the new hosts are going.
+        """
+        if self._setup is None or not self._setup.done():
+            return []
+        setup, self._setup = self._setup, None
+        setup.result()
+        self._settled.unlink(missing_ok=True)
+        return self.hosts
+
+    def _set_up(self, fresh: set[str]) -> None:
+        """Sets fresh hosts up and introduces them to the others, of which one may go meanwhile.
+
+        Raises:
+            RemoteError: a step failed on a host, twice.
+        """
+        try:
+            self.set_up(fresh)
+        except RemoteError:
+            self.set_up(fresh)
+
+    def set_up(self, fresh: Iterable[str]) -> None:
+        """Runs `bootstrap` on fresh hosts, and introduces them to the hosts that answer.
 
         Raises:
             RemoteError: a step failed on a host.
         """
-        hosts = hosts_of(self._run, self.hosts)
+        usable = [
+            host
+            for host in self.hosts
+            if host.id in fresh or host.role == "master" or self._reachable(host)
+        ]
+        hosts = hosts_of(self._run, usable)
         site = self._site(self._run, hosts)
         new = [host for host in hosts if host.id in fresh]
         with Steps(hosts, (), self._run.say) as steps:
             bootstrap(site, steps, new)
             commands = self._run.cluster.pre_commands
             steps.on(new, "before", lambda host: run_commands(site, host, commands))
-
-    def _check_budget(self, plan: Plan, now: datetime) -> None:
-        limit = self._run.cluster.max_usd
-        if limit is None:
-            return
-        self.bill(now)
-        check_replacement(limit, [cost_except(self._noted(), plan.running, now), plan.total])
 
     def end(self, roles: Sequence[str]) -> list[str]:
         """Terminates the hosts of these roles, the master last.
@@ -199,3 +226,8 @@ class HostPool:
         if any(answer.code for answer in answers):
             raise cause
         return [host.id for host in hosts]
+
+
+def words_in(path: Path) -> list[str]:
+    """Returns the words of a file; none if there is no file."""
+    return path.read_text().split() if path.exists() else []

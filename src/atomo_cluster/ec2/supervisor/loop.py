@@ -1,23 +1,27 @@
 """The supervisor's loop: observe, decide, act. No error of AWS or a host ends it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Final, Protocol, final, runtime_checkable
 
 from atomo_cluster.ec2.aws.inventory import Instance
-from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.money.costs import Bill
 from atomo_cluster.ec2.settings.terms import ROLES, WORKER
+from atomo_cluster.ec2.supervisor.backoff import Backoff
 from atomo_cluster.ec2.supervisor.decision import Action, Decision, Limits, Observation, decide
 from atomo_cluster.ec2.supervisor.event_log import (
     DONE,
     FAILED,
+    JOINED,
+    LAUNCHED,
     LOST,
     OVER,
+    READY,
     RESTART,
     STARTED,
     STOPPED,
+    WAITING,
     EventLog,
 )
 from atomo_cluster.errors import CloudError, ClusterError, NotReady
@@ -33,7 +37,13 @@ class Training(Protocol):
     def running(self) -> bool: ...
     @property
     def code(self) -> int | None: ...
-    def start(self, hosts: int, network: str) -> None: ...
+    @property
+    def withdrawn(self) -> bool: ...
+    @property
+    def hosts(self) -> tuple[str, ...]: ...
+    @property
+    def needed(self) -> int: ...
+    def start(self, hosts: Sequence[Instance], network: str) -> None: ...
     def stop(self, notified: bool = False) -> None: ...
     def forget(self) -> None: ...
 
@@ -43,12 +53,19 @@ class Hosts(Protocol):
     """The cluster."""
 
     hosts: list[Instance]
-    noticed: bool
+    ready: list[Instance]
+    going: tuple[str, ...]
+    noticed: tuple[str, ...]
+    missing: int
 
+    @property
+    def preparing(self) -> bool: ...
     def master(self) -> Instance: ...
-    def look(self, now: datetime) -> tuple[str, ...]: ...
+    def look(self, now: datetime) -> None: ...
     def bill(self, now: datetime) -> Bill: ...
-    def replace(self, lost: tuple[str, ...], now: datetime) -> list[Host]: ...
+    def drop(self, ids: tuple[str, ...]) -> None: ...
+    def launch(self, now: datetime) -> list[str]: ...
+    def prepared(self) -> list[Instance]: ...
     def end(self, roles: tuple[str, ...]) -> list[str]: ...
 
 
@@ -62,6 +79,10 @@ class Store(Protocol):
     def safe(self) -> bool: ...
 
 
+GONE: Final = "gone: "
+QUICK: Final = (Action.RESTART, Action.DROP, Action.JOIN)  # another action follows at once
+
+
 @final
 class Supervisor:
     """One job on one cluster."""
@@ -72,12 +93,17 @@ class Supervisor:
     ) -> None:  # fmt: skip
         self._rules, self._job, self._crew, self._store = rules, job, crew, store
         self._story, self._network, self._now = story, network, now
-        self._released = self._over = False
+        self._released = self._over = self._start_failed = False
+        self._backoff = Backoff(story.job, len(story.waits))
+        self._refusal, self._affordable = "", True  # of the last request for hosts
+        self._heeded: set[str] = set()  # hosts whose notice has ended the job
         self._acts: Final[dict[Action, Callable[[Decision, Observation], None]]] = {
             Action.WAIT: lambda decision, view: None,
             Action.START: self._start,
-            Action.RESTART: self._restart,
-            Action.REPLACE: self._replace,
+            Action.RESTART: lambda decision, view: self._restart(decision.why),
+            Action.DROP: self._drop,
+            Action.JOIN: self._join,
+            Action.LAUNCH: self._launch,
             Action.FINISH: lambda decision, view: self._ended(DONE, decision),
             Action.STOPPED: lambda decision, view: self._ended(STOPPED, decision),
             Action.FAIL: lambda decision, view: self._ended(FAILED, decision),
@@ -88,49 +114,83 @@ class Supervisor:
     def run(self, every_s: float, pause: Callable[[float], None] = time.sleep) -> None:
         """Repeats steps until all hosts are terminated."""
         while not self._over:
-            self.step()
-            pause(0.0 if self._over else every_s)
+            act = self.step().act
+            pause(0.0 if self._over or act in QUICK else every_s)
 
     def step(self) -> Decision:
         """Observes, decides and acts once. Errors are recorded, and the next step tries again."""
-        decision = Decision(Action.WAIT)
         try:
             self._sync()
+            self._collect()
             view = self._view()
             decision = decide(view, self._rules)
             self._acts[decision.act](decision, view)
-        except NotReady as error:
-            self._ended(FAILED, Decision(Action.FAIL, str(error)))
         except (ClusterError, OSError) as error:
             self._story.note(f"{type(error).__name__}: {error}; tried again")
+            return Decision(Action.WAIT)
         return decision
 
     def _view(self) -> Observation:
-        now, story = self._now(), self._story
-        lost = self._seen(now)
-        bill = self._crew.bill(now)
+        now, story, crew, running = self._now(), self._story, self._crew, self._job.running
+        self._look(now)
+        bill = crew.bill(now)
         return Observation(
             now=now,
-            running=self._job.running,
-            code=self._job.code,
-            lost=lost,
+            running=running,
+            code=None if running else self._job.code,
+            withdrawn=not running and self._job.withdrawn,
+            lost=self._lost(),
+            going=crew.going,
+            ready=len(crew.ready),
+            needed=self._job.needed,
+            joining=tuple(host.id for host in crew.ready if host.id not in self._job.hosts),
+            missing=crew.missing,
+            preparing=crew.preparing,
+            ask_at=self._backoff.due,
+            refusal=self._refusal,
+            affordable=self._affordable,
+            start_failed=self._start_failed,
             outcome=story.outcome,
-            idle_since=story.idle_since,
+            idle_since=None if running else story.idle_since,
             restarts=story.restarts,
             safe=self._store.safe,
             released=self._released,
             usd=bill.usd,
             usd_per_hour=bill.usd_per_hour,
-            fuse=self._crew.master().fuse,
+            fuse=crew.master().fuse,
         )
 
-    def _seen(self, now: datetime) -> tuple[str, ...]:
-        """Returns the lost hosts; none while AWS does not answer, since money must be watched."""
+    def _look(self, now: datetime) -> None:
+        """Updates the hosts; while AWS does not answer money is watched all the same."""
         try:
-            return self._crew.look(now)
+            self._crew.look(now)
         except CloudError as error:
             self._story.note(f"{error}; asked again")
-            return ()
+            return
+        if self._story.outcome:
+            return
+        losses = [event.text for event in self._story.of_job if event.kind == LOST]
+        known = {id for text in losses for id in text.removeprefix(GONE).split(", ")}
+        if lost := [host for host in self._lost() if host not in known]:
+            self._story.tell(LOST, f"{GONE}{', '.join(lost)}")
+
+    def _lost(self) -> tuple[str, ...]:
+        """Returns the hosts of the job that are gone, and all that will go."""
+        there = {host.id for host in self._crew.hosts}
+        gone = [host for host in self._job.hosts if host not in there]
+        return (*gone, *self._crew.going)
+
+    def _collect(self) -> None:
+        """Records the end of the setup of new hosts."""
+        try:
+            hosts = self._crew.prepared()
+        except Exception as error:  # a defect there is no reason to watch no money
+            self._refuse(f"the setup of new hosts failed: {error}")
+            return
+        if hosts:
+            self._backoff.succeed()
+            listed = ", ".join(host.id for host in hosts[1:])
+            self._story.tell(READY, f"{len(hosts)} hosts are there again: {listed}")
 
     def _sync(self) -> None:
         """Stores results; a failure means that they are not safe, and does not end the step."""
@@ -140,23 +200,46 @@ class Supervisor:
             self._story.note(f"{error}; tried again")
 
     def _start(self, decision: Decision, view: Observation) -> None:
-        self._job.start(len(self._crew.hosts), self._network())
+        hosts, self._start_failed = self._crew.ready, True
+        self._job.start(hosts, self._network())
+        self._start_failed = False
         if [event.kind for event in self._story.events[-1:]] != [STARTED]:  # or it had to wait
-            self._story.tell(STARTED, f"the job starts on {len(self._crew.hosts)} hosts")
+            self._story.tell(STARTED, f"the job starts on {len(hosts)} hosts")
 
-    def _restart(self, decision: Decision, view: Observation) -> None:
-        self._story.tell(RESTART, decision.why)
+    def _restart(self, why: str) -> None:
+        self._story.tell(RESTART, why)
         self._job.forget()
 
-    def _replace(self, decision: Decision, view: Observation) -> None:
-        losses = [event.text for event in self._story.of_job if event.kind == LOST]
-        if losses[-1:] != [decision.why]:
-            self._story.tell(LOST, decision.why)
-        self._job.stop(self._crew.noticed)
-        hosts = self._crew.replace(view.lost, view.now)
-        self._story.tell(RESTART, f"{len(hosts)} hosts are there again: "
-                                  f"{', '.join(host.id for host in hosts[1:])}")  # fmt: skip
-        self._job.forget()
+    def _drop(self, decision: Decision, view: Observation) -> None:
+        notices = set(self._crew.noticed) - self._heeded
+        self._heeded |= notices
+        if notices and view.running:  # the notice has told the job to write a checkpoint and end
+            self._job.stop(True)
+            if self._job.code:
+                self._restart(f"the job ended with {self._job.code}, by EC2's notice")
+        self._crew.drop(view.going)
+
+    def _join(self, decision: Decision, view: Observation) -> None:
+        self._job.stop()
+        self._story.tell(JOINED, f"{decision.why}; the job has stopped, with a checkpoint")
+        if self._job.code != 0:  # or it was done just now
+            self._job.forget()
+
+    def _launch(self, decision: Decision, view: Observation) -> None:
+        try:
+            ids = self._crew.launch(view.now)
+        except (ClusterError, OSError) as error:
+            self._affordable = not isinstance(error, NotReady)
+            self._refuse(f"no host for {decision.why}: {error}")
+            return
+        self._refusal, self._affordable, self._backoff.due = "", True, None
+        self._story.tell(LAUNCHED, f"{', '.join(ids)} for {decision.why}; setup begins")
+
+    def _refuse(self, text: str) -> None:
+        """Records a failed request for hosts, and the time of the next one."""
+        self._refusal, due = text, self._backoff.fail(self._now())
+        self._story.tell(WAITING, f"{text}; request {self._backoff.failures}, the next one at "
+                                  f"{due:%R} UTC")  # fmt: skip
 
     def _ended(self, kind: str, decision: Decision) -> None:
         self._job.stop()

@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, final
 
+from atomo_cluster.ec2.aws.inventory import Instance
+from atomo_cluster.ec2.hosts.host_files import write_host_files
 from atomo_cluster.ec2.jobs.control import job_label
 from atomo_cluster.ec2.jobs.job import TAKEN, job_command, jobs_in, script_of
 from atomo_cluster.ec2.jobs.job import Job as Listed
+from atomo_cluster.ec2.jobs.quorum import fewest_hosts, fit_options, value_of
 from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.supervisor.handover import FOLDER
 from atomo_cluster.errors import RemoteError
 
-__all__ = ["SupervisedJob"]
+__all__ = ["HOSTS", "SupervisedJob"]
 
+HOSTS: Final = "job_hosts"  # host file of the job, in the folder of the supervisor
 LEAVE_S: Final = 90  # EC2 gives two minutes
 LIVES: Final = ("queued", "running", "stopping")
 KILLED: Final = -9
@@ -28,6 +33,7 @@ class SupervisedJob:
 
     def __init__(self, cluster: Cluster, words: Sequence[str], home: Path) -> None:
         self._cluster, self._words, self._home = cluster, tuple(words), home
+        self._hosts = home / FOLDER / HOSTS
         self._number: int | None = next(
             (job.number for job in self._listed() if job.state in LIVES), None
         )  # a restarted supervisor adopts the running job
@@ -45,13 +51,34 @@ class SupervisedJob:
             return None
         return {"done": 0, "stopped": LEFT, "lost": KILLED}.get(job.state, job.code)
 
-    def start(self, hosts: int, network: str) -> None:
+    @property
+    def withdrawn(self) -> bool:
+        """True if `stop` has ended the job."""
+        job = self._found()
+        return job is not None and job.state == "stopped"
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The identifiers of the hosts with which the job was last started, the master's first."""
+        lines = self._hosts.read_text().splitlines() if self._hosts.exists() else []
+        return tuple(line.partition("# ")[2] for line in lines)
+
+    @property
+    def needed(self) -> int:
+        """The fewest hosts on which the job may run."""
+        return fewest_hosts(self._words, self._cluster.hosts)
+
+    def start(self, hosts: Sequence[Instance], network: str) -> None:
         """Starts the job from its newest checkpoint; does nothing while another job runs.
 
         Raises:
             RemoteError: the job cannot be started.
         """
-        script = script_of(self._cluster, hosts, network, self._words)
+        self._write_hosts(hosts)
+        words = fit_options(self._words, len(hosts))
+        if not value_of(words, "--hostfile"):
+            words = ("--hostfile", str(self._hosts), *words)
+        script = script_of(self._cluster, len(hosts), network, words)
         shown = job_label(self._cluster.train_commands, self._words)
         done = self._do("start", "no", shown, stdin=script)
         if done.returncode not in (0, TAKEN):
@@ -78,6 +105,18 @@ class SupervisedJob:
         if self.running:
             end = END.format(shlex.quote((folder / "pid").read_text().strip()))
             subprocess.run(["bash", "-c", end], capture_output=True, check=False)
+
+    def _write_hosts(self, hosts: Sequence[Instance]) -> None:
+        """Writes the host file of the job, and those that commands of the settings read.
+
+        The job has a file of its own, since the launcher reads it again at each restart, and the
+        setup of new hosts names them in the others before they can train.
+        """
+        addresses = [host.private_ip or host.id for host in hosts]
+        write_host_files(self._home / self._cluster.remote_dir, addresses)
+        lines = [f"{address} # {host.id}\n" for address, host in zip(addresses, hosts, strict=True)]
+        self._hosts.parent.mkdir(parents=True, exist_ok=True)
+        self._hosts.write_text("".join(lines))
 
     def forget(self) -> None:
         """Forgets the exit code, so that the job can be started again."""

@@ -130,10 +130,11 @@ def is_address(name: str) -> bool:
 
 
 def inner_network(run: Run) -> str:
-    """Returns the internal network of the hosts as CIDR; empty: MPI chooses."""
+    """Returns the internal networks of the hosts as CIDRs with commas; empty: MPI chooses."""
     if run.options.hostfile:
         return ""
-    return find_subnet(run.aws, instances(run.aws, run.owned)[0].subnet, "").cidr
+    subnets = dict.fromkeys(host.subnet for host in instances(run.aws, run.owned))
+    return ",".join(find_subnet(run.aws, subnet, "").cidr for subnet in subnets)
 
 
 def select(hosts: Sequence[Host], words: str) -> list[Host]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -14,10 +15,12 @@ from unittest.mock import patch
 
 from cluster.ec2.support.cloud import Cloud
 
+from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.aws.tags import ROLE, as_dict
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.settings.yaml_file import load
+from atomo_cluster.ec2.supervisor.background import Background
 from atomo_cluster.ec2.supervisor.decision import Limits
 from atomo_cluster.ec2.supervisor.event_log import STARTED, EventLog
 from atomo_cluster.ec2.supervisor.handover import master_settings
@@ -33,11 +36,15 @@ PUBLIC = "ssh-ed25519 AAAA atomo-cluster\n"
 class FakeJob:
     """A job that goes on until it is told that it is done, and results that are safe."""
 
+    withdrawn, needed = False, 1
+
     def __init__(self) -> None:
         self.running, self.code, self.safe = False, None, True
+        self.hosts: tuple[str, ...] = ()
 
-    def start(self, hosts: int, network: str) -> None:
+    def start(self, hosts: list[Instance], network: str) -> None:
         self.running, self.code = True, None
+        self.hosts = tuple(host.id for host in hosts)
 
     def stop(self, told: bool = False) -> None:
         self.running = False
@@ -54,8 +61,23 @@ def now() -> datetime:
     return datetime.now(timezone.utc)
 
 
+def at_once(act: Callable[[], None]) -> "Future[None]":
+    """Sets hosts up before the supervisor goes on."""
+    future: Future[None] = Future()
+    try:
+        act()
+    except Exception as error:  # raised where the result is read
+        future.set_exception(error)
+    else:
+        future.set_result(None)
+    return future
+
+
 def host_pool_of(
-    folder: Path, site: Callable[..., Any], reachable: Any = lambda host: True
+    folder: Path,
+    site: Callable[..., Any],
+    reachable: Any = lambda host: True,
+    background: Background = at_once,
 ) -> HostPool:
     """Returns the hosts of a cluster that was launched, as its supervisor sees them."""
     memory = folder / "master"
@@ -65,7 +87,19 @@ def host_pool_of(
     listed = {field.name: getattr(settings, field.name) for field in fields(settings)}
     (folder / "handed.yaml").write_text(json.dumps(listed))
     options = Namespace(config=folder / "handed.yaml", endpoint_url=None, hostfile=None)
-    return HostPool(Run(options, Document(enabled=False)), memory, PUBLIC, site, reachable)
+    run = Run(options, Document(enabled=False))
+    return HostPool(run, memory, PUBLIC, site, reachable, background)
+
+
+class Clock:
+    """A clock that its owner moves, a minute between looks."""
+
+    def __init__(self) -> None:
+        self._begin, self.minutes = now(), 0
+
+    def now(self) -> datetime:
+        """Returns the time."""
+        return self._begin + timedelta(minutes=self.minutes)
 
 
 def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
@@ -79,16 +113,19 @@ def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
             left.unlink()
     pool, job = host_pool_of(folder, sshless), FakeJob()
     cloud.moto.client().terminate_instances(InstanceIds=[living(cloud)["worker"]])
-    story = EventLog(folder / "master" / "story.jsonl", now)
+    clock = Clock()
+    story = EventLog(folder / "master" / "story.jsonl", clock.now)
     rules = Limits(max_usd=1e6, max_restarts=100, autostop=timedelta(minutes=30))
-    supervisor = Supervisor(rules, job, pool, job, story, lambda: "", now)
+    supervisor = Supervisor(rules, job, pool, job, story, lambda: "", clock.now)
     with patch("atomo_cluster.ec2.supervisor.host_pool.bootstrap", lambda *_: None):
         for _ in range(LOOKS):
             supervisor.step()
-        whole = job.running and len(pool.hosts) == 3 and story.events[-1].kind == STARTED
+            clock.minutes += 1
+        whole = job.running and len(job.hosts) == 3 and story.events[-1].kind == STARTED
         job.running, job.code = False, 0
         for _ in range(LOOKS):
             supervisor.step()
+            clock.minutes += 1
     told = "\n".join(event.text for event in story.events)
     return int(not whole or bool(living(cloud))), told
 

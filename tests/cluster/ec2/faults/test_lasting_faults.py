@@ -154,14 +154,14 @@ def test_a_host_whose_end_nobody_saw_counts_before_another_is_launched(night, cl
     tonight = night(max_usd=both + 1 * HOUR)
     tonight.look()
     cloud.moto.client().terminate_instances(InstanceIds=[tonight.pool.hosts[-1].id])
-    lost = tonight.pool.look(now())
+    tonight.pool.look(now())
 
     def fails(*_):
         raise CloudError("ec2.describe_instances: RequestLimitExceeded: no")
 
-    monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.instances", fails)
+    monkeypatch.setattr("atomo_cluster.ec2.supervisor.accounts.instances", fails)
     with pytest.raises(NotReady, match="with new hosts the cluster may cost"):
-        tonight.pool.replace(lost, now() + timedelta(hours=3))
+        tonight.pool.launch(now() + timedelta(hours=3))
     assert len(everything(cloud)["instances"]) == 1
 
 
@@ -172,7 +172,7 @@ def test_a_full_disk_is_no_reason_to_end_hosts_later(night, cloud, monkeypatch):
     def full(*_):
         raise ConfigError("hosts.json: No space left on device")
 
-    monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.record_entries", full)
+    monkeypatch.setattr("atomo_cluster.ec2.supervisor.accounts.record_entries", full)
     assert tonight.look(times=24)
     assert 0.27 < 2 * HOUR * tonight.hours <= 0.3
     assert not everything(cloud)["instances"]

@@ -3,9 +3,11 @@
 import base64
 import json
 from argparse import Namespace
+from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from cluster.ec2.faults.supervised import at_once
 from cluster.ec2.support.cloud import everything, refusal, write_cluster
 
 from atomo_cluster.ec2.aws.master_policy import master_policy
@@ -16,7 +18,7 @@ from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.yaml_file import load
 from atomo_cluster.ec2.supervisor.handover import master_settings
 from atomo_cluster.ec2.supervisor.host_pool import HostPool
-from atomo_cluster.errors import CloudError, NotReady
+from atomo_cluster.errors import CloudError, NotReady, RemoteError
 
 pytestmark = pytest.mark.long
 
@@ -41,8 +43,9 @@ def pool(ec2, cloud, folder, monkeypatch):
     for name in ("bootstrap", "run_commands"):
         monkeypatch.setattr(f"atomo_cluster.ec2.supervisor.host_pool.{name}", lambda *_: None)
     made = HostPool(Run(options, Document(enabled=False)), folder / "master", PUBLIC,
-                lambda run, hosts: None, lambda host: True)  # fmt: skip
-    assert made.look(now()) == ()
+                    lambda run, hosts: None, lambda host: True, at_once)  # fmt: skip
+    made.look(now())
+    assert (made.going, made.missing, made.ready) == ((), 0, made.hosts)
     return made
 
 
@@ -61,30 +64,82 @@ def test_a_worker_that_is_gone_is_replaced_with_the_fuse_of_the_master(pool, clo
     gone, asked = lose(cloud, pool), []
     cloud.on("RunInstances", lambda words, forward: asked.append(words))
     later = now() + timedelta(hours=3)
-    assert pool.look(now()) == ("1 of the workers",)
-    hosts = pool.replace(("1 of the workers",), later)
-    assert len(hosts) == 3
-    assert gone not in {host.id for host in hosts}
+    pool.look(now())
+    assert (pool.going, pool.missing, len(pool.ready)) == ((), 1, 2)
+    (id,) = pool.launch(later)
+    assert pool.preparing
+    assert len(pool.prepared()) == 3
+    assert not pool.preparing
+    assert gone not in {host.id for host in pool.hosts}
     fresh = pool.hosts[-1]
+    assert fresh.id == id
     assert fresh.max_hours == pytest.approx(5.0, abs=0.01)  # of the master's eight
     script = base64.b64decode(asked[0]["UserData"]).decode()
     assert PUBLIC.strip() in script
     assert "shutdown -h +300" in script
     assert "IamInstanceProfile.Name" not in asked[0]  # workers ask AWS nothing
-    assert pool.look(now()) == ()
+    pool.look(now())
+    assert (pool.missing, len(pool.ready)) == (0, 3)
 
 
-def test_hosts_with_a_notice_silent_ones_and_those_not_set_up_are_replaced(pool, monkeypatch):
+def test_hosts_with_a_notice_and_silent_ones_go_and_others_come(pool):
     first, second = (host.id for host in pool.hosts[1:])
     (pool._notices).write_text(f"i-other\n{first}\n")
-    assert pool.look(now()) == (first,)
+    pool.look(now())
+    assert (pool.going, pool.noticed, pool.missing) == ((first,), (first,), 1)
     pool._reachable = lambda host: host.id != second
-    assert pool.look(now()) == (first,)
-    assert pool.look(now() + timedelta(seconds=61)) == (first, second)
-    assert len(pool.replace((first, second), now())) == 3
-    assert pool.look(now()) == ()
-    pool._unready.write_text(pool.hosts[1].id)
-    assert pool.look(now()) == (pool.hosts[1].id,)
+    pool.look(now())
+    assert pool.going == (first,)  # the other may answer again
+    assert [host.id for host in pool.ready] == [pool.hosts[0].id]  # and has no part in a start
+    pool.look(now() + timedelta(seconds=61))
+    assert (pool.going, pool.missing) == ((first, second), 2)
+    pool.drop(pool.going)
+    pool.look(now())
+    assert (pool.going, pool.missing) == ((), 2)
+    assert len(pool.launch(now())) == 2
+    assert len(pool.prepared()) == 3
+
+
+def test_a_host_that_is_not_set_up_takes_no_part_and_goes_where_that_fails(pool, cloud):
+    lose(cloud, pool)
+    pool.look(now())
+    setup = Future()
+    pool._background = lambda act: setup
+    (id,) = pool.launch(now())
+    pool._reachable = lambda host: host.id != id  # it boots
+    for minute in range(5):
+        pool.look(now() + timedelta(minutes=minute))
+        assert (pool.going, pool.missing, len(pool.ready)) == ((), 0, 2)
+        assert not pool.prepared()
+    again = HostPool(pool._run, pool._settled.parent, PUBLIC, pool._site, lambda host: True)
+    again.look(now())
+    assert again.going == (id,)  # a supervisor that is started anew knows of no setup
+    setup.set_exception(RemoteError("install failed"))
+    with pytest.raises(RemoteError, match="install failed"):
+        pool.prepared()
+    pool.look(now())
+    assert (pool.going, pool.missing) == ((id,), 1)
+    pool.drop(pool.going)
+    pool.look(now())
+    assert (pool.going, pool.missing, len(pool.ready)) == ((), 1, 2)
+
+
+def test_a_setup_that_fails_as_another_host_goes_is_tried_again(pool, cloud, monkeypatch):
+    lose(cloud, pool)
+    pool.look(now())
+    introduced = []
+
+    def bootstrap(site, steps, fresh):
+        introduced.append([host.id for host in steps._hosts])
+        if len(introduced) == 1:
+            pool._reachable = lambda host: host.id != old
+            raise RemoteError("join failed")
+
+    old = pool.hosts[1].id
+    monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.bootstrap", bootstrap)
+    (id,) = pool.launch(now())
+    assert len(pool.prepared()) == 3
+    assert introduced == [[pool.hosts[0].id, old, id], [pool.hosts[0].id, id]]
 
 
 def test_money_counts_hosts_that_have_ended_and_no_host_is_launched_beyond_it(pool, cloud):
@@ -99,9 +154,7 @@ def test_money_counts_hosts_that_have_ended_and_no_host_is_launched_beyond_it(po
     pool._run.__dict__["cluster"] = Cluster(**{**vars(pool._run.cluster), "max_usd": 2.0})
     pool.look(now())
     with pytest.raises(NotReady, match=r"may cost \$2\.\d+ until the fuse, and max_usd is \$2"):
-        pool.replace(("1 of the workers",), now())
-    with pytest.raises(NotReady, match="minutes are left until the fuse"):
-        pool.replace(("1 of the workers",), now() + timedelta(hours=7.9))
+        pool.launch(now())
 
 
 def test_what_the_master_made_is_gone_where_aws_refuses_half_way(pool, cloud):
@@ -110,8 +163,10 @@ def test_what_the_master_made_is_gone_where_aws_refuses_half_way(pool, cloud):
     before = everything(cloud)
     cloud.on("RunInstances", refusal("InsufficientInstanceCapacity"), times=9)
     with pytest.raises(CloudError, match="InsufficientInstanceCapacity"):
-        pool.replace(("1 of the workers",), now())
+        pool.launch(now())
     assert everything(cloud) == before
+    pool.look(now())
+    assert (pool.going, pool.missing) == ((), 1)
 
 
 def test_all_hosts_end_the_master_last(pool, cloud):

@@ -6,17 +6,16 @@ from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.aws.bucket import Bucket
-from atomo_cluster.ec2.aws.inventory import instances
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_site, site_of
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.places.network import find_subnet
 from atomo_cluster.ec2.supervisor.decision import Limits
 from atomo_cluster.ec2.supervisor.event_log import JOB, EventLog
-from atomo_cluster.ec2.supervisor.handover import STORY
+from atomo_cluster.ec2.supervisor.handover import FOLDER, STORY
 from atomo_cluster.ec2.supervisor.host_pool import HostPool
 from atomo_cluster.ec2.supervisor.loop import Supervisor
 from atomo_cluster.ec2.supervisor.results import LocalResults, S3Results
-from atomo_cluster.ec2.supervisor.supervised_job import SupervisedJob
+from atomo_cluster.ec2.supervisor.supervised_job import HOSTS, SupervisedJob
+from atomo_cluster.ec2.targets.selection import inner_network
 
 HELP: Final = """\
   pytorch_ec2.py supervise --job 1 --config cluster.yaml -- --epochs 30
@@ -39,6 +38,7 @@ def run(run: Run) -> int:
     cluster, home = run.cluster, Path.home()
     story = EventLog(home / STORY, now)
     if f"job {run.options.job}" not in {event.text for event in story.of_job[:1]}:
+        (home / FOLDER / HOSTS).unlink(missing_ok=True)  # of the job before
         story.tell(JOB, f"job {run.options.job}")
     autostop = timedelta(minutes=cluster.autostop) if cluster.autostop else None
     public = (home / ".ssh/atomo_cluster.pub").read_text()
@@ -50,7 +50,7 @@ def run(run: Run) -> int:
         if cluster.results
         else LocalResults(cluster, home),
         story,
-        lambda: find_subnet(run.aws, instances(run.aws, run.owned)[0].subnet, "").cidr,
+        lambda: inner_network(run),
         now,
     ).run(run.options.every)
     return 0

@@ -20,6 +20,7 @@ from atomo_cluster.ec2.jobs.control import (
     stop_job,
 )
 from atomo_cluster.ec2.jobs.job import script_of
+from atomo_cluster.ec2.jobs.quorum import fewest_hosts
 from atomo_cluster.ec2.launch.plan import make_plan
 from atomo_cluster.ec2.money.budget import check_budget
 from atomo_cluster.ec2.money.costs import ended_usd
@@ -91,6 +92,7 @@ def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
     """
     if run.options.queue:
         raise ConfigError("supervise: yes looks after one job, and has no --queue")
+    fewest_hosts(words, run.cluster.hosts)  # refuses a --min-workers that is no number
     check_free(run, master)
     if run.cluster.max_usd is not None:  # which then holds by the fuses alone, if the master dies
         plan = make_plan(run.aws, run.cluster, run.owned)

@@ -1,0 +1,78 @@
+"""The order in which the supervisor asks for workers that replace others.
+
+First the zone of the cluster: spot instances of all types at once, then on-demand instances of one
+type after another, where they cost no more than a spot instance may. With `spread_zones` the other
+zones of the region follow in the same way. Another region is never asked: its hosts would share no
+network with the master.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.launch.attempts import Attempt, attempts
+from atomo_cluster.ec2.launch.plan import Plan
+from atomo_cluster.ec2.money.prices import Prices, prices
+from atomo_cluster.ec2.places.network import Subnet
+from atomo_cluster.ec2.places.zones import places, types_in
+from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.settings.terms import MASTER, ON_DEMAND, WORKER
+
+__all__ = ["replacement_attempts", "with_replacements"]
+
+
+def with_replacements(aws: Aws, plan: Plan) -> Plan:
+    """Returns the plan of missing workers with all attempts of the supervisor, in their order."""
+    missing = {group.role: group.count for group in plan.groups}
+    return replace(plan, attempts=replacement_attempts(aws, plan, missing)) if missing else plan
+
+
+def replacement_attempts(aws: Aws, plan: Plan, missing: Mapping[str, int]) -> tuple[Attempt, ...]:
+    """Lists the attempts to launch missing workers: at least one, in the order of trial."""
+    subnets = subnets_of(aws, plan)
+    spot_types = plan.cluster.worker_types if plan.cluster.spot(WORKER) else ()
+    zones = [subnet.zone for subnet in subnets]
+    cost = prices(aws, plan.prices.listed, spot_types, zones)
+    return tuple(
+        attempt
+        for subnet in subnets
+        for cluster in (plan.cluster, *fallbacks(aws, plan.cluster, subnet, cost))
+        for attempt in attempts(aws, cluster, plan.owned, missing, [subnet], cost)
+    )
+
+
+def subnets_of(aws: Aws, plan: Plan) -> list[Subnet]:
+    """Returns the subnet of the cluster and, with `spread_zones`, those of the other zones."""
+    if not plan.cluster.spread_zones:
+        return [plan.subnet]
+    others = [
+        subnet
+        for subnet in places(aws, plan.cluster)
+        if subnet.vpc == plan.subnet.vpc
+        and subnet.zone != plan.subnet.zone
+        and types_in(aws, plan.cluster, subnet.zone)
+    ]
+    return [plan.subnet, *others]
+
+
+def fallbacks(aws: Aws, cluster: Cluster, subnet: Subnet, cost: Prices) -> list[Cluster]:
+    """Returns the settings by which on-demand workers stand in for spot workers, if any may.
+
+    `spot_price` is the most that an instance may cost, whatever it is.
+    """
+    if not cluster.spot(WORKER):
+        return []
+    limit = cluster.spot_price
+    types = [
+        type
+        for type in types_in(aws, cluster, subnet.zone)
+        if limit is None or ((price := cost.listed.get(type)) is not None and price <= limit)
+    ]
+    if not types:
+        return []
+    return [
+        replace(
+            cluster, method="", worker_method=ON_DEMAND, master_method=cluster.method_of(MASTER),
+            worker_type=types[0], alternative_types=",".join(types[1:]), spot_price=None,
+        )
+    ]  # fmt: skip

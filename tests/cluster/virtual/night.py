@@ -29,7 +29,7 @@ LEAVE = ROOT / "src/atomo_cluster/ec2/hosts/scripts/leave_job.sh"
 WAYS = ("taken", "noticed", "dead")
 STORY = ".atomo/supervisor/story.jsonl"
 ENDS = ("done", "failed", "stopped", "over")
-CHANGES = ("started", "lost", "restart", *ENDS)
+CHANGES = ("started", "lost", "restart", "launched", "ready", "joined", *ENDS)
 # So slow that the links set the pace, not the machine: a step takes down 2.6 MB of weights.
 RATE, STEP_S = "25mbit", 0.8
 SPARE = 3  # hosts for launches that come to nothing

@@ -37,8 +37,9 @@ def test_a_job_comes_through_a_night_of_interruptions(night):
     lost = []
 
     def after(count):
-        night.until(lambda: len(night.story("started")) > count, f"replacement {count}")
-        assert len(night.living()) == 3
+        replaced = lambda: len(night.story("joined")) == count and night.whole(lost[-1])  # noqa: E731
+        night.until(replaced, f"replacement {count}")
+        assert night.story("started") == [f"the job starts on {n} hosts" for n in (3, 2, 3)]
 
     lost.append(night.lose("noticed"))  # `night.py` goes on in the other ways, for as long as asked
     after(1)

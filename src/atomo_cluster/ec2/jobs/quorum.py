@@ -63,7 +63,7 @@ def whole(words: Sequence[str], option: str) -> int:
 def value_of(words: Sequence[str], option: str) -> str:
     """Returns the value of the last use of an option; empty: it is not given."""
     values = [""]
-    for word, following in zip(words, (*words[1:], ""), strict=True):
+    for word, following in zip(words, (*words[1:], ""), strict=False):
         name, equals, value = word.partition("=")
         if name == option:
             values.append(value if equals else following)

@@ -12,6 +12,7 @@ from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.launch.capacity import first_available
 from atomo_cluster.ec2.launch.launching import launch
 from atomo_cluster.ec2.launch.plan import Plan, make_plan
+from atomo_cluster.ec2.launch.replacements import show_replacements
 from atomo_cluster.ec2.money.prices import format_usd
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError, NotReady
 
@@ -53,7 +54,7 @@ def offers(run: Run) -> list[Offer]:
 
 def make_offer(run: Run) -> Offer:
     """Makes the plan of a region."""
-    return Offer(run, make_plan(run.aws, run.cluster, run.owned))
+    return Offer(run, show_replacements(run.aws, make_plan(run.aws, run.cluster, run.owned)))
 
 
 def has_hosts(run: Run) -> bool:

@@ -30,6 +30,7 @@ class Plan:
     attempts: tuple[Attempt, ...]  # at least one, in the order in which they are tried
     prices: Prices
     admitted: str = ""  # see `Order`
+    replacements: tuple[Attempt, ...] = ()  # order in which the supervisor asks for a lost worker
 
     @property
     def groups(self) -> tuple[Group, ...]:

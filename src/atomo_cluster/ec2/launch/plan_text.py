@@ -67,6 +67,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
               + (", EFA" if cluster.efa else "")),
         entry("shared", shared if cluster.shares else "none (nfs_ip_address is empty)"),
         *(entry("images", f"{image.id} ({image.name})") for image in images(plan)),
+        *replacement_lines(plan),
     ]  # fmt: skip
     if RESERVED in map(cluster.method_of, ROLES):
         lines.append(entry("method", "reserved: launched as on-demand and priced so; what the "
@@ -76,6 +77,23 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
             0, entry("running", f"{len(plan.running)} of {cluster.hosts} hosts, which stay")
         )
     return lines
+
+
+def replacement_lines(plan: Plan) -> list[str]:
+    """Returns the lines on the hosts by which the supervisor replaces lost workers, if any."""
+    if not plan.replacements:
+        return []
+    order = [
+        f"{attempt.groups[-1].method} {attempt.where}, {format_usd(attempt.hourly, 4)} per hour"
+        for attempt in plan.replacements
+    ]
+    zones = {attempt.subnet.zone for attempt in plan.replacements}
+    traffic = "traffic between zones costs, and is not in it; " if len(zones) > 1 else ""
+    return [
+        entry("replaced", f"a worker that goes: {'; then '.join(order)}"),
+        entry("", f"{traffic}never from another region, whose hosts share no network with these: "
+              "where a region has none, `shutdown` and a `launch` elsewhere"),
+    ]  # fmt: skip
 
 
 def images(plan: Plan) -> list[Image]:
@@ -95,6 +113,10 @@ def plan_record(plan: Plan, ssh_from: str) -> dict[str, object]:
         "running": [host.id for host in plan.running],
         "launch": [group_record(group) for group in plan.groups],
         "attempts": [attempt_record(attempt) for attempt in plan.attempts if attempt.groups],
+        "replacements": [
+            {**attempt_record(attempt), "method": attempt.groups[-1].method}
+            for attempt in plan.replacements
+        ],
         "usd_per_hour": plan.hourly,
         "usd_per_hour_of": plan.parts,
         "max_hours": plan.cluster.max_hours,

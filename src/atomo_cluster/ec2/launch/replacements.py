@@ -6,19 +6,19 @@ zones of the region follow in the same way. Another region is never asked: its h
 network with the master.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.launch.attempts import Attempt, attempts
 from atomo_cluster.ec2.launch.plan import Plan
-from atomo_cluster.ec2.money.prices import Prices, prices
+from atomo_cluster.ec2.money.prices import Prices, spot_prices
 from atomo_cluster.ec2.places.network import Subnet
 from atomo_cluster.ec2.places.zones import places, types_in
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER, ON_DEMAND, WORKER
 
-__all__ = ["replacement_attempts", "with_replacements"]
+__all__ = ["replacement_attempts", "show_replacements", "with_replacements"]
 
 
 def with_replacements(aws: Aws, plan: Plan) -> Plan:
@@ -27,12 +27,17 @@ def with_replacements(aws: Aws, plan: Plan) -> Plan:
     return replace(plan, attempts=replacement_attempts(aws, plan, missing)) if missing else plan
 
 
+def show_replacements(aws: Aws, plan: Plan) -> Plan:
+    """Returns the plan with the order in which a supervisor asks for a worker that replaces one."""
+    if not plan.cluster.supervise:
+        return plan
+    return replace(plan, replacements=replacement_attempts(aws, plan, {WORKER: 1}))
+
+
 def replacement_attempts(aws: Aws, plan: Plan, missing: Mapping[str, int]) -> tuple[Attempt, ...]:
     """Lists the attempts to launch missing workers: at least one, in the order of trial."""
     subnets = subnets_of(aws, plan)
-    spot_types = plan.cluster.worker_types if plan.cluster.spot(WORKER) else ()
-    zones = [subnet.zone for subnet in subnets]
-    cost = prices(aws, plan.prices.listed, spot_types, zones)
+    cost = plan.prices if len(subnets) == 1 else prices_in(aws, plan, subnets)
     return tuple(
         attempt
         for subnet in subnets
@@ -53,6 +58,13 @@ def subnets_of(aws: Aws, plan: Plan) -> list[Subnet]:
         and types_in(aws, plan.cluster, subnet.zone)
     ]
     return [plan.subnet, *others]
+
+
+def prices_in(aws: Aws, plan: Plan, subnets: Sequence[Subnet]) -> Prices:
+    """Returns the prices of a plan with those of spot workers in further zones."""
+    types = plan.cluster.worker_types if plan.cluster.spot(WORKER) else ()
+    zones = [subnet.zone for subnet in subnets]
+    return replace(plan.prices, spot={**plan.prices.spot, **spot_prices(aws, types, zones)})
 
 
 def fallbacks(aws: Aws, cluster: Cluster, subnet: Subnet, cost: Prices) -> list[Cluster]:

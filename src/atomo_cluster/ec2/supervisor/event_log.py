@@ -14,7 +14,7 @@ from typing import Final, final
 
 __all__ = ["DONE", "FAILED", "JOB", "JOINED", "LAUNCHED", "LOST", "NOTE", "OVER", "READY",
            "RESTART", "STARTED", "STOPPED", "WAITING", "Event", "EventLog", "folded", "idle_since",
-           "parsed", "waits"]  # fmt: skip
+           "parsed", "since_last", "waits"]  # fmt: skip
 
 JOB: Final = "job"  # a new job is handed over; later events belong to it
 STARTED: Final = "started"
@@ -140,5 +140,5 @@ def folded(events: Sequence[Event]) -> list[Event]:
     ['gone: i-1', 'request 2']
     """
     following = (*(event.kind for event in events[1:]), "")
-    return [event for event, kind in zip(events, following, strict=True)
+    return [event for event, kind in zip(events, following, strict=False)
             if not event.kind == kind == WAITING]  # fmt: skip

@@ -22,11 +22,12 @@ from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.supervisor.event_log import Event, parsed
 from atomo_cluster.ec2.supervisor.handover import STORY
+from atomo_cluster.ec2.supervisor.summary import story_lines, summary
 from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of
 from atomo_cluster.errors import CloudError, LeftBehind
 
 T = TypeVar("T")
-LINES: Final = 40
+LINES: Final = 400  # a night without capacity has a hundred requests
 LOOK_S: Final = 20.0
 HELP: Final = """\
   pytorch_ec2.py status
@@ -52,8 +53,8 @@ def run(run: Run) -> int:
     result = find_resources(run.aws, run.owned.filters(), run.cluster.makes_roles)
     unsaid = list[str]()
     story = said(unsaid, lambda: told(run, hosts), list[Event]())
-    for event in story:
-        run.say(f"{event.when}  {event.kind:8} {event.text}")
+    for line in story_lines(story, datetime.now(timezone.utc)):
+        run.say(line)
     resources = [resource for resource in result.things if resource.kind != "instance"]
     for resource in resources:
         run.say(f"{resource.kind} {resource.id} {resource.state}".rstrip())
@@ -65,7 +66,8 @@ def run(run: Run) -> int:
     run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts,
               "others": [vars(resource) for resource in resources],
               "images": [asdict(image) for image in made], "unsaid": unsaid,
-              "namesakes": foreign, "story": [asdict(event) for event in story]})  # fmt: skip
+              "namesakes": foreign, "story": [asdict(event) for event in story],
+              "supervisor": asdict(summary(story)) if story else None})  # fmt: skip
     if foreign:
         raise LeftBehind(
             f"{namesakes_text(run.owned, foreign)}; see them with --owner {min(foreign)}"

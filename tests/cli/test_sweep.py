@@ -13,10 +13,10 @@ from atomo.cli import main
 from atomo.cli.sweep import (
     advice,
     check_grid,
+    place_trial,
     point_name,
     run_trials,
     trial_arguments,
-    trial_settings,
 )
 from atomo.config.file import settings_text
 from atomo.config.settings import Settings
@@ -26,6 +26,11 @@ from atomo.launch.studies.grid import Axis, axes_of, grid_points
 from atomo.launch.studies.sweep_results import best_trial, results_table
 from atomo.workloads import make_task
 from atomo.workloads.classes import TOP1
+
+
+def trial_settings(fixed: list[str], point: Mapping[str, str], folder: Path) -> Settings:
+    """Returns the settings of one point of the grid, as `sweep` makes them."""
+    return place_trial(trial_arguments(fixed, point), folder, point_name(point))
 
 
 @pytest.mark.parametrize(

@@ -161,11 +161,6 @@ def matches_settings(text: str, settings: Settings) -> bool:
     return stored is None or stored.decode(errors="replace") == text
 
 
-def trial_settings(fixed: Sequence[str], point: Mapping[str, str], folder: Path) -> Settings:
-    """Returns the settings of one point of the grid."""
-    return place_trial(trial_arguments(fixed, point), folder, point_name(point))
-
-
 def place_trial(trial: CliSettings, folder: Path, name: str) -> Settings:
     """Returns the settings of a trial in a folder of its own."""
     return replace(trial.settings, train_dir=str(folder / name))

@@ -72,7 +72,6 @@ def gain(times: Floats, errors: Floats, before: int, after: int) -> float:
 class LowerBound:
     """Linear relaxation of the last items: the largest saving of time within an error budget."""
 
-    least_error: float
     time: float
     """Time at the least error."""
     rooms: Floats
@@ -94,7 +93,6 @@ class LowerBound:
         steps.sort(key=lambda step: -step[0])
         firsts = [(i, options[0]) for i, options in zip(rows, hulls, strict=True)]
         return LowerBound(
-            float(sum(errors[at] for at in firsts)),
             float(sum(times[at] for at in firsts)),
             np.cumsum([0.0, *(step[3] for step in steps)]),
             np.cumsum([0.0, *(step[4] for step in steps)]),

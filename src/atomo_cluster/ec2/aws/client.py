@@ -60,11 +60,24 @@ class Aws:
     `AWS_ENDPOINT_URL` and the other variables of boto3 apply; `endpoint_url` overrides them.
     """
 
-    def __init__(self, region: str, endpoint_url: str | None = None) -> None:
+    def __init__(
+        self,
+        region: str,
+        endpoint_url: str | None = None,
+        report: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.region = region
+        self._report = report
+        self._warnings: set[str] = set()
         self._endpoint_url = endpoint_url
         self._clients: dict[str, Any] = {}
         self._constants: dict[str, list[Any]] = {}
+
+    def warn(self, text: str) -> None:
+        """Reports once what is odd and stops no command."""
+        if text not in self._warnings:
+            self._warnings.add(text)
+            self._report(text)
 
     def call(self, action: str, **arguments: Any) -> dict[str, Any]:
         """Returns the response to a call such as `ec2.describe_instances`.

@@ -1,9 +1,10 @@
 """The hosts and disks of clusters, found by their tags."""
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from math import inf, isfinite
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
@@ -17,13 +18,16 @@ from atomo_cluster.ec2.aws.tags import (
     ClusterTags,
     as_dict,
 )
+from atomo_cluster.ec2.settings.terms import MASTER, ROLES, WORKER
 
 __all__ = [
     "ENDED",
     "LIVE",
+    "NEVER",
     "STATES",
     "Disk",
     "Instance",
+    "after",
     "instances",
     "namesakes",
     "namesakes_text",
@@ -35,6 +39,8 @@ WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 LIVE: Final = ("pending", "running", "stopping", "stopped")
 ENDED: Final = ("shutting-down", "terminated")
 STATES: Final = "instance-state-name"
+NEVER: Final = datetime.max.replace(tzinfo=timezone.utc)
+EDITED: Final = "an edit by hand? It is read as unknown"
 
 
 @dataclass(frozen=True)
@@ -53,15 +59,30 @@ class Instance:
     cluster: str
     owner: str
     launch: str
-    max_hours: float
+    max_hours: float  # from its last start to its fuse; infinite: its tag does not tell
     subnet: str
     ended: datetime | None = None  # where EC2 says when
     machine: str = ""  # that launched it; empty: unknown
+    unread: tuple[str, ...] = ()  # the tags that cannot be read, each with what it says
 
     @property
     def fuse(self) -> datetime:
-        """The time at which the host terminates itself."""
-        return self.launched + timedelta(hours=self.max_hours)
+        """The time at which the host terminates itself; NEVER: unknown."""
+        return after(self.launched, self.max_hours)
+
+    @property
+    def fuse_known(self) -> bool:
+        """True if the tag tells the hours of the fuse."""
+        return isfinite(self.max_hours)
+
+    def with_fuse(self, max_hours: float) -> "Instance":
+        """Returns the host; if its fuse is unknown, with this one."""
+        return self if self.fuse_known else replace(self, max_hours=max_hours)
+
+
+def after(start: datetime, hours: float) -> datetime:
+    """Returns the time so many hours after a start; NEVER for infinitely many."""
+    return start + timedelta(hours=hours) if isfinite(hours) else NEVER
 
 
 def instances(aws: Aws, owned: ClusterTags, states: Iterable[str] = LIVE) -> list[Instance]:
@@ -99,16 +120,43 @@ def find_instances(
     """Lists the instances that match filters, masters first."""
     conditions = [*filters, {"Name": STATES, "Values": list(states)}]
     described = aws.pages("ec2.describe_instances", "Reservations", Filters=conditions)
-    listed = [instance(host) for batch in described for host in batch["Instances"]]
-    return sorted(listed, key=lambda host: (host.role != "master", host.launched, host.id))
+    listed = with_roles([instance(host) for batch in described for host in batch["Instances"]])
+    for host in listed:
+        if host.unread and host.state in LIVE:
+            aws.warn(unread_text(host))
+    return sorted(listed, key=lambda host: (host.role != MASTER, host.launched, host.id))
+
+
+def with_roles(hosts: Sequence[Instance]) -> list[Instance]:
+    """Gives hosts of unknown role one: the only one of a cluster without a master is its master."""
+    masters = {host.cluster for host in hosts if host.role == MASTER and host.state in LIVE}
+    unknown = [host for host in hosts if not host.role and host.state in LIVE]
+    clusters = [host.cluster for host in unknown]
+    alone = {host.id for host in unknown
+             if host.cluster not in masters and clusters.count(host.cluster) == 1}  # fmt: skip
+    return [
+        host if host.role else replace(host, role=MASTER if host.id in alone else WORKER)
+        for host in hosts
+    ]
+
+
+def unread_text(host: Instance) -> str:
+    """Formats the tags of a host that cannot be read, and what follows from it."""
+    effects = [f"it counts as a {host.role}"] if any(ROLE in text for text in host.unread) else []
+    if not host.fuse_known:
+        effects.append("its fuse and a bound on its cost are unknown: `extend HOURS` sets both")
+    return f"{host.id}: {', '.join(host.unread)} ({EDITED}): {'; '.join(effects)}"
 
 
 def instance(described: Mapping[str, Any]) -> Instance:
     """Parses the description of an instance."""
     tags = as_dict(described)
+    role, hours = role_in(tags), hours_in(tags)
+    unread = [ROLE] if tags.get(ROLE) not in ROLES else []
+    unread += [HOURS] if hours == inf else []
     return Instance(
         id=described["InstanceId"],
-        role=tags.get(ROLE, "worker"),
+        role=role,
         type=described["InstanceType"],
         state=described["State"]["Name"],
         zone=described.get("Placement", {}).get("AvailabilityZone", ""),
@@ -119,11 +167,32 @@ def instance(described: Mapping[str, Any]) -> Instance:
         cluster=tags.get(CLUSTER, ""),
         owner=tags.get(OWNER, ""),
         launch=tags.get(LAUNCH, ""),
-        max_hours=float(tags.get(HOURS, "0")),
+        max_hours=hours,
         subnet=described.get("SubnetId", ""),
         ended=end_time(str(described.get("StateTransitionReason", ""))),
         machine=tags.get(MACHINE, ""),
-    )
+        unread=tuple(f"the tag {key} is {tags[key]!r}" if key in tags else f"no tag {key}"
+                     for key in unread),
+    )  # fmt: skip
+
+
+def role_in(tags: Mapping[str, str]) -> str:
+    """Returns the role by its tag, or else by the host's name; empty: unknown."""
+    named = tags.get("Name", "").rpartition("-")[2]
+    return next((role for role in (tags.get(ROLE, ""), named) if role in ROLES), "")
+
+
+def hours_in(tags: Mapping[str, str]) -> float:
+    """Returns the hours of the fuse; infinite: unknown.
+
+    >>> hours_in({HOURS: "8"}), hours_in({HOURS: "8h"}), hours_in({})
+    (8.0, inf, inf)
+    """
+    try:
+        hours = float(tags.get(HOURS, ""))
+    except ValueError:
+        return inf
+    return hours if 0 < hours < inf else inf
 
 
 def end_time(reason: str) -> datetime | None:

@@ -65,12 +65,12 @@ def keep_fuse_script() -> bytes:
 
 
 def extended(host: Instance, until: datetime) -> Instance:
-    """Returns the host with a later fuse.
+    """Returns the host with a later fuse, or with a known one.
 
     Raises:
         ConfigError: its present fuse is later.
     """
-    if host.fuse > until:
+    if host.fuse_known and host.fuse > until:
         raise ConfigError(f"the fuse of {host.id} is at {host.fuse:%F %R} UTC, which is later "
                           "already; give more HOURS")  # fmt: skip
     return replace(host, max_hours=(until - host.launched).total_seconds() / 3600)

@@ -18,8 +18,15 @@ def alias(number: int) -> str:
 
 def host_records(hosts: Sequence[Instance]) -> list[dict[str, Any]]:
     """Returns the hosts as records for `--json`."""
-    return [{"alias": alias(number), **asdict(host), "fuse": host.fuse}
-            for number, host in enumerate(hosts)]  # fmt: skip
+    return [
+        {
+            "alias": alias(number),
+            **asdict(host),
+            "max_hours": host.max_hours if host.fuse_known else None,
+            "fuse": host.fuse if host.fuse_known else None,
+        }
+        for number, host in enumerate(hosts)
+    ]
 
 
 def host_files(addresses: Sequence[str]) -> dict[str, str]:

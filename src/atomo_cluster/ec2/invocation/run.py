@@ -58,7 +58,7 @@ class Run:
     @cached_property
     def aws(self) -> Aws:
         """AWS in the cluster's region."""
-        return Aws(self.cluster.region, self.options.endpoint_url)
+        return Aws(self.cluster.region, self.options.endpoint_url, self.warn)
 
     @cached_property
     def owned(self) -> ClusterTags:
@@ -82,6 +82,11 @@ class Run:
             text = "\n".join(wrap_line(line, width) for line in text.splitlines())
         out.write(text + "\n")
         out.flush()
+
+    def warn(self, text: str) -> None:
+        """Prints a warning to stderr."""
+        sys.stderr.write(f"warning: {visible(text)}\n")
+        sys.stderr.flush()
 
     def show(self, renderable: Any) -> None:
         """Prints a table."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from atomo_cluster.ec2.aws.client import Aws
@@ -90,7 +91,7 @@ class Plan:
     ) -> float | None:
         """Returns an upper bound in USD on the lifetime cost of identical hosts."""
         hourly = sum_known([price_bound, self.prices.disk_hour(disk_gb), address])
-        return None if hourly is None else count * hourly * (hours + BOOT_H)
+        return None if hourly is None or hours == inf else count * hourly * (hours + BOOT_H)
 
 
 def make_plan(aws: Aws, cluster: Cluster, owned: ClusterTags, afresh: bool = False) -> Plan:

@@ -3,9 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
+from math import inf
 from typing import Final
 
-from atomo_cluster.ec2.aws.inventory import ENDED, LIVE, Disk, Instance, instances, volumes
+from atomo_cluster.ec2.aws.inventory import (
+    ENDED,
+    LIVE,
+    Disk,
+    Instance,
+    after,
+    instances,
+    volumes,
+)
 from atomo_cluster.ec2.images.baked import snapshots
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.money.ledger import LedgerEntry, life_key, read_entries, record_entries
@@ -87,7 +96,7 @@ def entry(host: Instance, cost: Cost) -> LedgerEntry:
     over, now, hours = host.state in ENDED, datetime.now(timezone.utc), cost.hours
     until = host.launched + timedelta(hours=hours) if over else host.fuse
     if host.state == STOPPED:
-        until, hours = now + timedelta(hours=host.max_hours), hours_of(now - host.launched)
+        until, hours = after(now, host.max_hours), hours_of(now - host.launched)
     hourly = cost.usd_so_far / hours if cost.usd_so_far and hours else cost.usd_per_hour
     return ledger_entry(host, until, over and host.ended is not None, hourly)
 
@@ -183,8 +192,14 @@ def of_host(run: Run, host: Instance, disks: Sequence[Disk], prices_now: Prices)
     if asleep:
         return of_stopped(host, hours, hourly, disk)
     times = (0.0 if over else 1.0, hours, hours if over else max(hours, host.max_hours))
-    amounts = [hourly * time if hourly is not None else None if time else 0.0 for time in times]
-    return Cost(host.id, host.type, host.state, hours, *amounts)
+    return Cost(host.id, host.type, host.state, hours, *(product(hourly, time) for time in times))
+
+
+def product(hourly: float | None, hours: float) -> float | None:
+    """Returns the cost of some hours; None if the price is unknown, or an end."""
+    if not hours:
+        return 0.0
+    return None if hourly is None or hours == inf else hourly * hours
 
 
 def hours_of(span: timedelta) -> float:
@@ -198,8 +213,8 @@ def of_stopped(host: Instance, hours: float, hourly: float | None, disk: float |
     if hourly is None or disk is None:
         return Cost(host.id, host.type, host.state, hours, disk, None, None)
     so_far = hourly * hours + disk * slept
-    return Cost(host.id, host.type, host.state, hours, disk, so_far,
-                so_far + hourly * host.max_hours)  # fmt: skip
+    later = product(hourly, host.max_hours)
+    return Cost(host.id, host.type, host.state, hours, disk, so_far, sum_known([so_far, later]))
 
 
 def of_images(run: Run) -> list[Cost]:

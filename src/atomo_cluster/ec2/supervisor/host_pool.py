@@ -113,7 +113,7 @@ class HostPool:
         """
         if not self.hosts or self.hosts[0].role != "master":
             raise CloudError("AWS knows of no running master of this cluster")
-        return self.hosts[0]
+        return self.hosts[0].with_fuse(self._run.cluster.max_hours)
 
     def bill(self, now: datetime) -> Bill:
         """Returns the cost of the cluster; if AWS does not answer, from the ledger alone."""

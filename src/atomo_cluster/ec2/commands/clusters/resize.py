@@ -33,6 +33,11 @@ def run(run: Run) -> int:
     hosts = instances(run.aws, run.owned)
     if not hosts:
         raise CloudError(f"cluster {run.cluster.name} has no hosts; `launch` starts them")
+    if hosts[0].role != "master":
+        raise CloudError(
+            f"no host of {run.cluster.name} has the role master: its tag atomo:role says which it "
+            "is, and is to be set by hand"
+        )
     surplus = [host for host in hosts if host.role != "master"][run.cluster.n_workers :]
     return shrink(run, hosts, surplus) if surplus else launch.run(run)
 

@@ -53,8 +53,8 @@ def run(run: Run) -> int:
 def show(run: Run, asleep: Sequence[Instance]) -> None:
     """Reports the hosts to start, and an upper bound on the cost."""
     for host in asleep:
-        run.say(f"{host.id} {host.type} {host.role}: starts, and ends itself {host.max_hours:.1f} "
-                "h later")  # fmt: skip
+        end = f"{host.max_hours:.1f} h later" if host.fuse_known else "at a time that is unknown"
+        run.say(f"{host.id} {host.type} {host.role}: starts, and ends itself {end}")
     costs = with_ledger(run, all_costs(run))
     bound = sum_known([cost.usd_until_fuse for cost in costs])
     run.say(f"at most {format_usd(bound)} until the fuses, past costs included")

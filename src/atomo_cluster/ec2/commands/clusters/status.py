@@ -147,6 +147,8 @@ def cells(number: int, host: Instance) -> list[str]:
 
 def left(host: Instance) -> str:
     """Formats the time until the fuse, which pauses while a host is stopped."""
+    if not host.fuse_known:
+        return "unknown"
     if host.state in STOPPED_STATES:
         return f"keeps {host.max_hours:.1f} h"
     minutes = int((host.fuse - datetime.now(timezone.utc)).total_seconds() // 60)

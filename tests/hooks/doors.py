@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 from atomo.errors import AtomoError, ConfigError, DeadlineExpired
+from atomo.exchange.collectives import meeting
 from atomo.hooks import ddp as hooks
-from atomo.hooks.adapter import meeting
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 

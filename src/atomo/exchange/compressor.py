@@ -54,10 +54,9 @@ def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: flo
 
 def undecodable(bucket: Bucket, tensors: Sequence[Tensor], error: CodecError) -> FrameError:
     """Makes the error for sections of a frame that a codec cannot decode."""
-    numbers = (one for one in tensors if one.is_floating_point())
-    fault = (
-        error.fault if all(bool(one.isfinite().all()) for one in numbers) else FrameFault.NUMBERS
-    )
+    numbers = (tensor for tensor in tensors if tensor.is_floating_point())
+    finite = all(bool(tensor.isfinite().all()) for tensor in numbers)
+    fault = error.fault if finite else FrameFault.NUMBERS
     return FrameError(f"bucket {bucket.number}: {error}", fault)
 
 

@@ -1,4 +1,4 @@
-"""The scales that all workers of a step encode with: the largest that they ask for."""
+"""Agreement on scales: all workers of a step encode with the largest scale that any requests."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import final
@@ -23,14 +23,14 @@ def agree_on_scales(
     """Has all ranks encode with the largest scale that any rank proposes, part by part.
 
     Args:
-        collective: the ranks.
-        compressor: of this rank.
+        collective: the collective of all ranks.
+        compressor: the compressor of this rank.
         step: the number of the step.
         proposed: the proposals of this rank, by the first parameter of each part. All ranks name
             the same parameters, in one order.
 
     Raises:
-        FrameError: a rank sent something other than as many scales.
+        FrameError: a rank sent another message, or another number of scales.
     """
     section = torch.tensor([*proposed.values()], dtype=torch.float64)
     frames = gather(collective, Kind.SCALES, step, section, "the scales")
@@ -40,10 +40,11 @@ def agree_on_scales(
 
 
 def read_scales(frame: Bytes, *counts: int) -> list[float]:
-    """Reads the scales in a frame, as many as one of `counts` says.
+    """Reads the scales in a frame. `counts` are the numbers of scales that are accepted.
 
     Raises:
-        FrameError: it is another frame, or does not hold so many finite magnitudes.
+        FrameError: the frame is of another kind, has another number of scales, or a scale that is
+            negative or not finite.
     """
     kind = read_header(frame).kind
     if kind is not Kind.SCALES:
@@ -55,8 +56,8 @@ def read_scales(frame: Bytes, *counts: int) -> list[float]:
         raise FrameError(
             f"scales must be finite and not negative, got {scales.tolist()}", FrameFault.NUMBERS
         )
-    found: list[float] = scales.tolist()
-    return found
+    values: list[float] = scales.tolist()
+    return values
 
 
 @final
@@ -65,7 +66,7 @@ class Scales:
 
     def __init__(self, needed: int) -> None:
         self._needed = needed
-        self._asked: set[int] = set()
+        self._requested: set[int] = set()
         self._waiting: list[int] = []
         self._agreed: list[float] = []
 
@@ -76,30 +77,31 @@ class Scales:
 
     def has_asked(self, worker: int) -> bool:
         """Returns True if a worker has made its request."""
-        return worker in self._asked
+        return worker in self._requested
 
-    def ask(self, worker: int, asked: Sequence[float]) -> list[int]:
-        """Takes what a worker asks for, and returns who is to be told what was agreed on."""
+    def ask(self, worker: int, scales: Sequence[float]) -> list[int]:
+        """Records the request of a worker. Returns the workers that now get the agreed scales."""
         if self._needed:
-            self._agreed = [*map(max, asked, self._agreed or asked)]
+            self._agreed = [*map(max, scales, self._agreed or scales)]
             self._needed -= 1
-        self._asked.add(worker)
+        self._requested.add(worker)
         self._waiting.append(worker)
-        return self._told()
+        return self._answered()
 
-    def lose(self, worker: int, left: Collection[int]) -> list[int]:
-        """Waits no longer for a worker that is gone, and returns who is to be told thereupon.
+    def lose(self, worker: int, remaining: Collection[int]) -> list[int]:
+        """Stops waiting for a dead worker. Returns the workers that now get the agreed scales.
 
         Args:
-            worker: its rank. What it asked for counts.
-            left: who may still ask.
+            worker: its rank. Its request, if there is one, counts.
+            remaining: the workers that may still make a request.
         """
         self._waiting = [other for other in self._waiting if other != worker]
-        self._needed = min(self._needed, len({*left} - self._asked))
-        return self._told()
+        self._needed = min(self._needed, len({*remaining} - self._requested))
+        return self._answered()
 
-    def _told(self) -> list[int]:
+    def _answered(self) -> list[int]:
+        """Returns the waiting workers, if the scales are agreed on; they wait no longer."""
         if self._needed:
             return []
-        told, self._waiting = self._waiting, []
-        return told
+        workers, self._waiting = self._waiting, []
+        return workers

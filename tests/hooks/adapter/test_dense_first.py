@@ -66,7 +66,7 @@ def test_a_state_is_loaded_where_the_same_travels_dense(given, loading):
     if saved == new:
         new.check(saved.state_dict())
         return
-    with pytest.raises(CheckpointError, match="give what it was saved with"):
+    with pytest.raises(CheckpointError, match="give the limits that it was saved with"):
         new.check(saved.state_dict())
 
 

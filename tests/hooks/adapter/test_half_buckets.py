@@ -10,7 +10,7 @@ from torch import Tensor
 
 from atomo.codecs import make_codec
 from atomo.exchange.collectives.direct import Direct
-from atomo.hooks.adapter.chunks import Chunk, Codecs, bucket_of, taken
+from atomo.hooks.adapter.chunks import Chunk, Codecs, bucket_of, flat_gradient
 from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.kernels.peaks import INFINITY
 from atomo.transports import network
@@ -25,10 +25,10 @@ CODECS = Codecs(make_codec("qsgd"))
 def test_a_bucket_in_half_precision_is_taken_where_it_lies(dtype):
     chunk, flat = row_of(dtype), torch.full((630,), 7.0)
     bucket = bucket_of(0, chunk.parameters, CODECS)
-    given, peaks = taken(bucket, chunk, flat, reads=True)
+    given, peaks = flat_gradient(bucket, chunk, flat, reads=True)
     assert given.data_ptr() == chunk.whole.data_ptr()
     assert flat.eq(7).all()
-    wide, wide_peaks = taken(bucket, row_of(torch.float32), flat, reads=True)
+    wide, wide_peaks = flat_gradient(bucket, row_of(torch.float32), flat, reads=True)
     assert wide is flat
     assert wide.to(dtype).equal(given)
     rounded, exact = (
@@ -41,7 +41,7 @@ def test_what_is_scaled_or_not_read_so_is_widened_into_the_room_of_the_mean():
     chunk, flat = row_of(torch.bfloat16), torch.empty(630)
     bucket = bucket_of(0, chunk.parameters, CODECS)
     for scale, reads in ((2.0, True), (1.0, False)):
-        given, _ = taken(bucket, replace(chunk, scale=scale), flat, reads)
+        given, _ = flat_gradient(bucket, replace(chunk, scale=scale), flat, reads)
         assert given is flat
         assert flat.equal(chunk.whole.float() / scale)
 
@@ -51,7 +51,7 @@ def test_what_is_scaled_or_not_read_so_is_widened_into_the_room_of_the_mean():
 def test_what_lies_otherwise_is_joined_in_half_precision_in_that_room(dtype, lay):
     chunk, flat = lay(row_of(dtype)), torch.empty(630)
     bucket = bucket_of(0, chunk.parameters, CODECS)
-    given, peaks = taken(bucket, chunk, flat, reads=True)
+    given, peaks = flat_gradient(bucket, chunk, flat, reads=True)
     assert given.data_ptr() == flat.data_ptr()
     assert given.equal(torch.cat([one.flatten() for one in chunk.gradients.values()]))
     largest = [one.abs().amax().float() for one in chunk.gradients.values()]
@@ -95,5 +95,5 @@ def test_what_is_not_finite_is_told():
     chunk = row_of(torch.float16)
     chunk.gradients["b"][3] = float("inf")
     bucket = bucket_of(0, chunk.parameters, CODECS)
-    peaks = taken(bucket, chunk, torch.empty(630), reads=True)[1]
+    peaks = flat_gradient(bucket, chunk, torch.empty(630), reads=True)[1]
     assert [peak >= INFINITY for peak in peaks] == [False, True]

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 
 from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.adapter.averager import Averager
-from atomo.hooks.adapter.chunks import Chunk, taken
+from atomo.hooks.adapter.chunks import Chunk, flat_gradient
 from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.transports import network
 
@@ -131,11 +131,11 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     found = []
 
     def noted(*args: Any) -> tuple[Tensor, list[int]]:
-        given = taken(*args)
+        given = flat_gradient(*args)
         found.append(given[0].dtype)
         return given
 
-    monkeypatch.setattr("atomo.hooks.adapter.averager.taken", noted)
+    monkeypatch.setattr("atomo.hooks.adapter.averager.flat_gradient", noted)
     return found
 
 

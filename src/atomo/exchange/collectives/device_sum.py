@@ -1,4 +1,4 @@
-"""A sum whose pieces go from GPU to GPU, to the bits of one whose pieces travel in frames."""
+"""Sum with pieces sent from GPU to GPU; its bits are those of a sum with pieces sent in frames."""
 
 from collections.abc import Iterator, Sequence
 
@@ -16,7 +16,7 @@ __all__ = ["is_unrounded", "sum_on_device"]
 def is_unrounded(addends: Sequence[Addend]) -> bool:
     """Returns True if addends lie on one device and no wire codec rounds them."""
     devices = {addend.values.device for addend in addends}
-    return len(devices) == 1 and all(Law.LOSSLESS in one.wire_codec.laws for one in addends)
+    return len(devices) == 1 and all(Law.LOSSLESS in addend.wire_codec.laws for addend in addends)
 
 
 def sum_on_device(
@@ -29,19 +29,20 @@ def sum_on_device(
 ) -> None:
     """Replaces addends by their sum over all ranks: a reduce-scatter and an all-gather."""
     (pieces,) = cut(addends, size, 1)
-    came = {rank: [one.values for one in pieces[rank]]}
+    own = tensors(pieces[rank])
+    received = {rank: own}
     for to, source in partners(rank, size):
         send(channel, to, pieces[to], label)
-        came[source] = [torch.empty_like(one) for one in came[rank]]
-        for room in came[source]:
-            channel.receive(source, room, timeout_s, label)
+        received[source] = [torch.empty_like(values) for values in own]
+        for values in received[source]:
+            channel.receive(source, values, timeout_s, label)
     channel.drain(timeout_s)  # the values that were sent are replaced next
-    total = [torch.zeros_like(one) for one in came[rank]]
-    for one in range(size):  # in the order of ranks: equal runs give equal bits
-        for whole, part in zip(total, came[one], strict=True):
-            whole.add_(part)
-    for own, whole in zip(came[rank], total, strict=True):
-        own.copy_(whole)
+    sums = [torch.zeros_like(values) for values in own]
+    for source in range(size):  # in the order of ranks: equal runs give equal bits
+        for total, values in zip(sums, received[source], strict=True):
+            total.add_(values)
+    for values, total in zip(own, sums, strict=True):
+        values.copy_(total)
     for to, source in partners(rank, size):
         send(channel, to, pieces[rank], f"the sum of {label}")
         for values in tensors(pieces[source]):
@@ -60,4 +61,4 @@ def send(channel: DeviceChannel, to: int, piece: Piece, label: str) -> None:
 
 
 def tensors(piece: Piece) -> list[Tensor]:
-    return [one.values for one in piece]
+    return [addend.values for addend in piece]

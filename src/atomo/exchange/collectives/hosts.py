@@ -1,9 +1,9 @@
 """Hosts and rails: which ranks share a host, and which ranks exchange between hosts.
 
-Each host has as many rails as the smallest host has ranks. In rail l the l-th ranks of all hosts
-exchange with each other, compressed, what their hosts have summed. Each bucket is in one rail, so
-that several ranks of a host encode, send and decode, each other buckets, and a bucket's memory is
-where it is compressed.
+Each host has as many rails as the smallest host has ranks. In rail l, the l-th ranks of all hosts
+exchange the compressed sums of their hosts. Each bucket is in one rail. So several ranks of a host
+encode, send and decode, each rank different buckets, and the rank that compresses a bucket has the
+memory of that bucket.
 """
 
 import socket
@@ -24,9 +24,10 @@ __all__ = ["Hosts", "find_hosts", "host_names", "hosts_named", "least_loaded", "
 @final
 @dataclass(frozen=True)
 class Hosts:
-    """The host of each rank, by the first of its ranks: a host each where they are 0, 1, 2..."""
+    """The host of each rank, named by the lowest rank on that host."""
 
     of: tuple[int, ...]
+    """By rank. (0, 1, 2, ...): each rank is on a host of its own."""
 
     @property
     def count(self) -> int:
@@ -52,24 +53,24 @@ class Hosts:
         return [self.ranks_beside(first)[number] for first in sorted(set(self.of))]
 
 
-def find_hosts(said: str, collective: Collective) -> Hosts:
+def find_hosts(hierarchy: str, collective: Collective) -> Hosts:
     """Finds the hosts of a job; all ranks call it together.
 
     Args:
-        said: as `canonical_hierarchy` returns it.
-        collective: all ranks.
+        hierarchy: the option, as `canonical_hierarchy` returns it.
+        collective: the collective of all ranks.
 
     Raises:
         ConfigError: all ranks are on one host, so that there is nothing to compress.
     """
-    if said == FLAT:
+    if hierarchy == FLAT:
         return Hosts(tuple(range(collective.size)))
-    if said != BY_NAME:
-        hosts = Hosts(tuple(rank - rank % int(said) for rank in range(collective.size)))
+    if hierarchy != BY_NAME:
+        hosts = Hosts(tuple(rank - rank % int(hierarchy) for rank in range(collective.size)))
         if hosts.count == 1 < collective.size:
             raise ConfigError(
-                f"--hierarchical {said}: {collective.size} ranks are then one host, and nothing is "
-                f"compressed; give at most {collective.size - 1} ranks for a host, or no"
+                f"--hierarchical {hierarchy}: {collective.size} ranks are then one host, and "
+                f"nothing is compressed; give at most {collective.size - 1} ranks for a host, or no"
             )
         return hosts
     return hosts_named(host_names(collective))
@@ -77,15 +78,15 @@ def find_hosts(said: str, collective: Collective) -> Hosts:
 
 def host_names(collective: Collective) -> list[bytes]:
     """Gathers the name of each rank's host."""
-    mine = np.frombuffer(socket.gethostname().encode() or b"?", np.uint8)
-    return [one.tobytes() for one in collective.gather(mine, "the name of the host")]
+    name = np.frombuffer(socket.gethostname().encode() or b"?", np.uint8)
+    return [gathered.tobytes() for gathered in collective.gather(name, "the name of the host")]
 
 
 def hosts_named(names: Sequence[bytes]) -> Hosts:
     """Groups ranks by the names of their hosts.
 
     Raises:
-        ConfigError: all have the same.
+        ConfigError: all ranks have the same host name.
     """
     hosts = Hosts(tuple(names.index(name) for name in names))
     if hosts.count == 1 < len(names):
@@ -103,7 +104,7 @@ def rails_of(buckets: Sequence[Bucket], rails: int) -> list[int]:
 
 
 def least_loaded(sizes: Sequence[int], rails: int) -> list[int]:
-    """Assigns each size to the rail whose sum of sizes is least so far."""
+    """Assigns each size to the rail with the smallest sum of sizes so far."""
     loads, chosen = [0] * rails, []
     for size in sizes:
         rail = loads.index(min(loads))

@@ -26,15 +26,15 @@ ABSENT: Final = "imed out", "imeout"  # in errors of stores about absent keys
 
 @final
 class Meeting:
-    """One meeting of some ranks: each comes once, and waits for the others or not."""
+    """One meeting of some ranks. Each rank comes once, and may wait for the other ranks."""
 
     def __init__(self, store: Store, ranks: Sequence[int], rank: int, name: str) -> None:
         """Makes the next meeting of this name; every rank must make as many.
 
         Args:
             store: of all ranks.
-            ranks: those that meet, as all ranks number them.
-            rank: this one.
+            ranks: the ranks that meet, by their numbers among all ranks.
+            rank: the number of this rank.
             name: names the meeting.
         """
         self._store, self._ranks, self._rank = store, ranks, rank
@@ -44,28 +44,28 @@ class Meeting:
         self._name = f"{key}/{store.add(f'{key}/of/{rank}', 1)}"
 
     def come(self) -> None:
-        """Tells the others that this rank is there."""
+        """Announces in the store that this rank has come."""
         self._store.set(self._key(self._rank), "here")
 
     def wait(self, limit_s: float, hint: str) -> None:
-        """Waits for all ranks. A warning says after a minute which are absent, and then an error.
+        """Waits for all ranks. After a minute, a warning names the absent ranks.
 
         Args:
             limit_s: the longest wait, seconds.
-            hint: a question for whoever reads that a rank is absent.
+            hint: the question to the user that ends the warning and the error.
 
         Raises:
-            DeadlineExpired: a rank has not come.
+            DeadlineExpired: a rank has not come within the limit.
             TransportError: the store is gone.
         """
         soon_s = min(limit_s, SOON_S)
         absent = self._absent(soon_s)
         if absent and soon_s < limit_s:
-            warnings.warn(self._told(absent, soon_s, hint), stacklevel=2)
+            warnings.warn(self._message(absent, soon_s, hint), stacklevel=2)
             absent = self._absent(limit_s - soon_s)
         if absent:
             self._store.set(f"{self._name}/ended", str(self._rank))
-            raise DeadlineExpired(self._told(absent, limit_s, hint))
+            raise DeadlineExpired(self._message(absent, limit_s, hint))
         if self._there(f"{self._name}/ended"):
             first = self._store.get(f"{self._name}/ended").decode()
             raise DeadlineExpired(f"rank {first} waited for rank {self._rank}, and has given up")
@@ -87,9 +87,9 @@ class Meeting:
     def _key(self, rank: int) -> str:
         return f"{self._name}/{rank}"
 
-    def _told(self, absent: Sequence[int], waited_s: float, hint: str) -> str:
-        who = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
-        return f"rank {self._rank} waited {waited_s:g} s, and {who} did not come: {hint}"
+    def _message(self, absent: Sequence[int], waited_s: float, hint: str) -> str:
+        names = f"rank{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}"
+        return f"rank {self._rank} waited {waited_s:g} s, and {names} did not come: {hint}"
 
 
 def meeting_of(ranks: Sequence[int], name: str) -> Meeting | None:

@@ -1,8 +1,8 @@
-"""Pieces of a sum: who adds them up, in which order they travel, and their frames.
+"""Pieces of a sum: the rank that adds up each piece, the order of the messages, and the frames.
 
-Each vector is cut into chunks, and each chunk into a piece for every rank, which adds up what all
-have there. So the sum of a chunk can travel while the addends of the next still do: links between
-hosts carry something both ways all the time.
+Each vector is cut into chunks, and each chunk into one piece for every rank. A rank adds up its
+piece over all ranks. The sum of a chunk travels while the addends of the next chunk do, so that
+links between hosts are busy in both directions.
 """
 
 from collections.abc import Sequence
@@ -34,16 +34,16 @@ class Turn:
 
     chunk: int
     summed: bool
-    """True if it is the sum of the sender's piece, and not the addend for the receiver's."""
+    """True: the sum of the sender's piece. False: the addend for the receiver's piece."""
     distance: int
-    """It goes so many ranks further, and comes from as many before."""
+    """Rank r sends to rank r + distance and receives from rank r - distance, modulo the ranks."""
 
 
 def turns(chunks: int, ranks: int) -> list[Turn]:
     """Lists all turns of a sum: the sums of a chunk follow the addends of the next chunk.
 
-    In each turn nobody receives from two: where all send to one, a link that is slow for its many
-    senders drops what they send, and TCP waits 200 ms before it sends that again.
+    In each turn, no rank receives from two ranks. If all ranks sent to one rank, its link would
+    drop packets, and TCP waits 200 ms before it sends a packet again.
     """
     return [
         Turn(chunk, summed, distance)
@@ -61,7 +61,7 @@ def chunks_of(addends: Sequence[Addend], ranks: int) -> int:
 
 
 def cut(addends: Sequence[Addend], ranks: int, chunks: int) -> list[list[Piece]]:
-    """Cuts addends into the piece of each rank, in each chunk; of short vectors some are empty."""
+    """Cuts addends into a piece for each rank and chunk. Short vectors have some empty pieces."""
     pieces: list[list[list[Addend]]] = [[[] for _ in range(ranks)] for _ in range(chunks)]
     for addend in addends:
         for number, values in enumerate(torch.tensor_split(addend.values, chunks * ranks)):
@@ -75,8 +75,10 @@ def packed(piece: Piece, label: str) -> Bytes:
     """Packs a piece into a frame."""
     sections = [
         tensor
-        for one in piece
-        for tensor in one.wire_codec.sections(one.wire_codec.encode(one.values, Generator()))
+        for addend in piece
+        for tensor in addend.wire_codec.sections(
+            addend.wire_codec.encode(addend.values, Generator())
+        )
     ]
     return pack(Header(Kind.PIECE, layout_hash=label_hash(label)), sections, RAW)
 
@@ -85,7 +87,7 @@ def add(frame: Bytes, piece: Piece, label: str) -> None:
     """Adds a frame to a piece, in place.
 
     Raises:
-        FrameError: it is of another piece.
+        FrameError: the frame is of another piece.
     """
     header = read_header(frame)
     if header.kind is not Kind.PIECE or header.layout_hash != label_hash(label):
@@ -93,12 +95,12 @@ def add(frame: Bytes, piece: Piece, label: str) -> None:
             f"a {header.kind.name} came where {label} was expected: do all hosts run the same "
             "version with the same options?"
         )
-    fields = [field for one in piece for field in one.wire_codec.fields(one.values.shape)]
+    fields = [field for addend in piece for field in addend.wire_codec.fields(addend.values.shape)]
     sections = iter(unpack(frame, fields))
-    for one in piece:
-        payload = one.wire_codec.assemble(sections)
+    for addend in piece:
+        payload = addend.wire_codec.assemble(sections)
         try:
-            one.wire_codec.add_decoded(payload, one.values)
+            addend.wire_codec.add_decoded(payload, addend.values)
         except CodecError as error:
             raise FrameError(f"{label}: {error}") from error
 

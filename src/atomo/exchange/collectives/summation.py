@@ -22,14 +22,14 @@ class Summation:
         self._rank, self._label = rank, label
         self._chunks = cut(addends, size, chunks)
         self.turns = turns(chunks, size)
-        self._came: list[dict[int, Bytes]] = [{} for _ in self._chunks]  # addends, by rank
+        self._received: list[dict[int, Bytes]] = [{} for _ in self._chunks]  # addends, by rank
         self._sums: dict[int, Bytes] = {}  # of this rank's pieces, by chunk
         if size == 1:
             for chunk in range(chunks):
                 self._close(chunk)
 
     def frame(self, turn: Turn, to: int) -> Bytes | None:
-        """Returns the frame for rank `to`; None while too little has come for it."""
+        """Returns the frame for rank `to`; None until all its addends have come."""
         if turn.summed:
             return self._sums.get(turn.chunk)
         return packed(self._chunks[turn.chunk][to], self._label)
@@ -38,30 +38,30 @@ class Summation:
         """Takes in a frame of rank `source`.
 
         Raises:
-            FrameError: it is no piece of this sum.
+            FrameError: the frame is no piece of this sum.
         """
         if turn.summed:
             self._replace(self._chunks[turn.chunk][source], frame)
             return
-        came, pieces = self._came[turn.chunk], self._chunks[turn.chunk]
-        came[source] = frame
-        if len(came) == len(pieces) - 1:
+        received, pieces = self._received[turn.chunk], self._chunks[turn.chunk]
+        received[source] = frame
+        if len(received) == len(pieces) - 1:
             self._close(turn.chunk)
 
     def _close(self, chunk: int) -> None:
         """Adds up this rank's piece, in the order of the ranks: equal runs give equal bits."""
-        came, own = self._came[chunk], self._chunks[chunk][self._rank]
-        total = [Addend(torch.zeros_like(one.values), one.wire_codec) for one in own]
+        received, own = self._received[chunk], self._chunks[chunk][self._rank]
+        sums = [Addend(torch.zeros_like(addend.values), addend.wire_codec) for addend in own]
         for rank in range(len(self._chunks[chunk])):
             if rank != self._rank:
-                add(came.pop(rank), total, self._label)
+                add(received.pop(rank), sums, self._label)
                 continue
-            for one, mine in zip(total, own, strict=True):
-                one.values.add_(mine.values)
-        self._sums[chunk] = packed(total, self._label)
-        self._replace(own, self._sums[chunk])  # rounded as the others have it
+            for total, addend in zip(sums, own, strict=True):
+                total.values.add_(addend.values)
+        self._sums[chunk] = packed(sums, self._label)
+        self._replace(own, self._sums[chunk])  # rounded as on the other ranks
 
     def _replace(self, piece: Piece, frame: Bytes) -> None:
-        for one in piece:
-            one.values.zero_()
+        for addend in piece:
+            addend.values.zero_()
         add(frame, piece, self._label)

@@ -27,14 +27,14 @@ from atomo.wire import Bytes
 __all__ = ["TorchCollective"]
 
 LENGTH: Final = 8  # bytes: an integer
-COME_S: Final = 300.0  # scripts may do much on one rank before they make a hook
+COME_S: Final = 300.0  # one rank may do much before it makes a hook
 ALL_JOIN: Final = (
     "every rank must make this hook or optimizer, such as with atomo.ddp_hook; give a longer "
     "timeout_s where one is only late"
 )
 STEP: Final = " of step "  # in the label of a gather of every step
-CHUNKS: Final = 4  # of a sum; more => links idle for less of it, and more to wake up for
-DEADLINE: Final = "imed out"  # in errors of gloo and NCCL after a wait that was too long
+CHUNKS: Final = 4  # of a sum; more => links are idle for less time, and threads wake up more often
+DEADLINE: Final = "imed out"  # in the errors of gloo and NCCL about timeouts
 
 Rows = UInt8[np.ndarray, "ranks length"]
 Coming = Callable[[], Rows]
@@ -43,29 +43,33 @@ Operation = Callable[..., dist.Work | None]
 
 @final
 class TorchCollective(Collective):
-    """A process group of its own, of the ranks of another.
+    """Collectives over a new process group, with ranks of an existing process group.
 
-    Collectives are matched by the order in which they start, so nobody else may start any in this
-    group, and one thread at a time uses it. A gather is over when it returns.
+    PyTorch matches collectives by the order in which they start. So nothing else may start a
+    collective in this group, and one thread at a time uses it. A gather is complete when it
+    returns.
     """
 
     def __init__(
         self,
         like: dist.ProcessGroup | None = None,
         timeout_s: float | None = None,
-        some: Sequence[int] | None = None,
+        members: Sequence[int] | None = None,
         come_s: float = COME_S,
     ) -> None:
         """Joins the group; every rank of `like` must do so, in the same order as other groups.
 
-        PyTorch numbers the groups that a process makes. Where `like` is a part of all ranks, the
-        others must make as many, of their own, or the next group of all ranks is never complete.
+        PyTorch numbers the groups that a process makes. If `like` has only some of all ranks, the
+        other ranks must make as many groups, or the next group of all ranks is never complete.
 
         Args:
-            like: of which the ranks, the backend and the deadline are taken; None: all ranks.
-            timeout_s: the longest wait for another rank, seconds; None: as that of `like`.
-            some: of the ranks of `like`, increasing; None: all of them.
-            come_s: the longest wait for another rank to come here, if `timeout_s` is no longer.
+            like: the process group with the ranks, the backend and the default deadline; None: the
+                group of all ranks.
+            timeout_s: the longest wait for another rank, seconds; None: the deadline of `like`.
+            members: the ranks of the new group, by their numbers in `like`, increasing; None: all
+                ranks of `like`.
+            come_s: the longest wait for another rank to join, seconds, unless `timeout_s` is
+                longer.
 
         Raises:
             ConfigError: torch.distributed was not initialised.
@@ -78,16 +82,20 @@ class TorchCollective(Collective):
         parent = dist.group.WORLD if like is None else like
         assert parent is not None
         self._device = device_of(parent)
-        # NCCL's wait for each other on a device, and for all that its stream has before them.
+        # NCCL's collectives wait for each other on a device, and for the work before them on its
+        # stream.
         self.in_one_order = self._device.type != "cpu"
         self._timeout_s = timeout_of(parent, self._device) if timeout_s is None else timeout_s
-        everyone, backend = dist.get_process_group_ranks(parent), dist.get_backend_config(parent)
-        ranks = everyone if some is None else [everyone[one] for one in some]
+        parent_ranks, backend = (
+            dist.get_process_group_ranks(parent),
+            dist.get_backend_config(parent),
+        )
+        ranks = parent_ranks if members is None else [parent_ranks[rank] for rank in members]
         self._ranks = ranks
-        if some is None:  # a part has met as the whole
+        if members is None:  # members of a split have met in the parent
             self._meet("group", max(come_s, timeout_s or 0), ALL_JOIN)
-        part = len(ranks) < dist.get_world_size()  # then the others are not here to help
-        # Ranks may come late to the start of a job, whatever they may do later.
+        part = len(ranks) < dist.get_world_size()  # then the other ranks are not here to help
+        # Ranks may come late to the start of a job.
         limit = timedelta(seconds=max(self._timeout_s, timeout_of(parent, self._device)))
         group = dist.new_group(ranks, limit, backend, use_local_synchronization=part)
         assert isinstance(group, dist.ProcessGroup)  # this rank is one of them
@@ -98,14 +106,14 @@ class TorchCollective(Collective):
         joined.add(self)
 
     def leave(self) -> None:
-        """Ends the group on this rank, where that waits for no other rank; it is of no use after.
+        """Ends the group on this rank if that waits for no other rank. It is unusable afterwards.
 
-        gloo's threads may still hold tensors of what is over. To let go of one they need the
-        interpreter, and abort the process where that has begun to end.
+        gloo's threads may still refer to tensors of completed collectives. To free a tensor, a
+        thread needs the interpreter, and aborts the process if the interpreter has begun to end.
         """
         group = self.__dict__.pop("_group", None)
         if group is not None and self._device.type == "cpu" and dist.is_initialized():
-            with suppress(ValueError):  # it ended with all others, and those are new ones
+            with suppress(ValueError):  # all groups were destroyed, and new groups made
                 dist.destroy_process_group(group)
 
     def gather(self, data: Bytes, label: str) -> Iterator[Bytes]:
@@ -131,14 +139,14 @@ class TorchCollective(Collective):
 
     def _begin_rows(self, data: Bytes, length: int, label: str) -> Coming:
         padded = torch.zeros(length, dtype=torch.uint8)
-        padded.numpy()[: data.size] = data  # which may be read-only
+        padded.numpy()[: data.size] = data  # `data` may be read-only
         rows = torch.empty(self.size, length, dtype=torch.uint8, device=self._device)
         gather = partial(dist.all_gather, [*rows.unbind()], to_device(padded, self._device))
         return self._begin(gather, rows, label)
 
     def sum(self, addends: Sequence[Addend], label: str) -> None:
         if any(Law.LOSSLESS not in addend.wire_codec.laws for addend in addends):
-            self._sum_carried(addends, label)
+            self._sum_encoded(addends, label)
             return
         for addend in addends:
             values = to_device(addend.values, self._device)
@@ -147,7 +155,8 @@ class TorchCollective(Collective):
                 addend.values.copy_(values)
 
     def meet(self, label: str, hint: str) -> None:
-        # A name of this group's own, of which another hook on these ranks uses up no number.
+        # The name of the group is in the label, so that each hook on these ranks counts its own
+        # meetings.
         self._meet(f"{label} of {self._group.group_name}", self._timeout_s, hint)
 
     def _meet(self, label: str, limit_s: float, hint: str) -> None:
@@ -166,53 +175,57 @@ class TorchCollective(Collective):
         del one_host
         return TorchCollective(self._group, self._timeout_s, ranks)
 
-    def _sum_carried(self, addends: Sequence[Addend], label: str) -> None:
-        """Pieces as the carriers have them, added up in float32: a process group would add up what
-        is rounded, and overflow.
+    def _sum_encoded(self, addends: Sequence[Addend], label: str) -> None:
+        """Sums encoded pieces in float32: a process group would add rounded values, and overflow.
 
-        A reduce-scatter and an all-gather: what a rank sends does not grow with the ranks. All
-        begins before it is waited for, so that links are busy while chunks are added up.
+        A reduce-scatter and an all-gather: the bytes that a rank sends do not grow with the number
+        of ranks. All swaps begin before the first wait, so that links are busy while chunks are
+        added up.
         """
         chunks = min(CHUNKS, chunks_of(addends, self.size))
         work = Summation(addends, self.rank, self.size, chunks, label)
-        pieces = [[packed(one, label) for one in row] for row in cut(addends, self.size, chunks)]
-        sizes = [[one.size for one in row] for row in pieces]
-        swaps = [self._swap(one, label) for one in pieces]
+        pieces = [
+            [packed(piece, label) for piece in row] for row in cut(addends, self.size, chunks)
+        ]
+        sizes = [[piece.size for piece in row] for row in pieces]
+        swaps = [self._swap(row, label) for row in pieces]
         gathers: list[Coming] = []
-        for chunk, came in enumerate(swaps):
-            self._take(work, Turn(chunk, False, 0), came(), [sizes[chunk][self.rank]] * self.size)
+        for chunk, receive in enumerate(swaps):
+            self._take(
+                work, Turn(chunk, False, 0), receive(), [sizes[chunk][self.rank]] * self.size
+            )
             own = work.frame(Turn(chunk, True, 0), self.rank)
-            assert own is not None  # all addends came
+            assert own is not None  # all addends have come
             gathers.append(self._begin_rows(own, max(sizes[chunk]), label))
-        for chunk, came in enumerate(gathers):
-            self._take(work, Turn(chunk, True, 0), came(), sizes[chunk])
+        for chunk, receive in enumerate(gathers):
+            self._take(work, Turn(chunk, True, 0), receive(), sizes[chunk])
 
     def _take(self, work: Summation, turn: Turn, rows: Rows, sizes: Sequence[int]) -> None:
-        """Takes in what all others sent at a turn, of these sizes."""
+        """Adds the frames of all other ranks at a turn, of these sizes, to a sum."""
         for source, size in enumerate(sizes):
             if source != self.rank:
                 work.take(turn, source, rows[source, :size])
 
     def _swap(self, pieces: Sequence[Bytes], label: str) -> Coming:
-        """Begins to get what each rank has for this one, for what this one has for each.
+        """Begins an all-to-all of pieces: this rank gets its own piece of every rank.
 
-        What is for one rank is as long wherever it comes from.
+        All ranks send pieces of one length to the same rank.
         """
-        sizes, mine = [piece.size for piece in pieces], pieces[self.rank].size
+        sizes, length = [piece.size for piece in pieces], pieces[self.rank].size
         sent = to_device(torch.from_numpy(np.concatenate(pieces)), self._device)
-        came = torch.empty(self.size, mine, dtype=torch.uint8, device=self._device)
-        swap = partial(dist.all_to_all_single, came.view(-1), sent, [mine] * self.size, sizes)
-        return self._begin(swap, came, label)
+        received = torch.empty(self.size, length, dtype=torch.uint8, device=self._device)
+        swap = partial(dist.all_to_all_single, received.view(-1), sent, [length] * self.size, sizes)
+        return self._begin(swap, received, label)
 
     def _begin(self, operation: Operation, rows: Tensor, label: str) -> Coming:
-        """Begins something that fills rows, and returns what waits for them."""
+        """Begins an operation that fills rows. Returns a function that waits for the rows."""
         with self._waiting(label):
             work = operation(group=self._group, async_op=True)
 
         def finished() -> Rows:
             self._finish(work, label)
-            found: Rows = to_host([rows])[0].numpy()
-            return found
+            received: Rows = to_host([rows])[0].numpy()
+            return received
 
         return finished
 
@@ -228,17 +241,17 @@ class TorchCollective(Collective):
 
     @contextmanager
     def _waiting(self, label: str) -> Iterator[None]:
-        """Counts the time, and says in our words what the process group has to complain of."""
-        who, began = f"rank {self.rank} of {self.size}", time.perf_counter()
+        """Adds up the time of its block, and turns errors of the process group into ours."""
+        name, began = f"rank {self.rank} of {self.size}", time.perf_counter()
         try:
             yield
         except RuntimeError as error:
             if DEADLINE in str(error):
                 raise DeadlineExpired(
-                    f"{who} waited {self._timeout_s:g} s for {label} of the others; the deadline "
+                    f"{name} waited {self._timeout_s:g} s for {label} of the others; the deadline "
                     "is timeout_s, or else the process group's"
                 ) from error
-            raise TransportError(f"{who}: torch.distributed lost {label}: {error}") from error
+            raise TransportError(f"{name}: torch.distributed lost {label}: {error}") from error
         finally:
             self.wait_s += time.perf_counter() - began
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from atomo.exchange.base import ALL_USED, Usage
 from atomo.exchange.reductions.factors import Factors
-from atomo.exchange.reductions.low_rank import Held, LowRankReduction, P, Q
+from atomo.exchange.reductions.low_rank import FactorBatch, LowRankReduction, P, Q
 from atomo.fusion import Bucket
 from atomo.memory import MomentumCorrection
 
@@ -41,29 +41,31 @@ class ACPSGD(LowRankReduction):
     """
 
     momentum_memory: ClassVar[str | None] = MomentumCorrection.id
-    kept: ClassVar[tuple[str, ...]] = (P, Q)
+    warm_prefixes: ClassVar[tuple[str, ...]] = (P, Q)
 
     def encode(
         self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, usage: Usage = ALL_USED
-    ) -> Held:
+    ) -> FactorBatch:
         """Computes the factor of each matrix that this step sends, of this rank alone."""
-        held = self.hold(bucket, flat, usage.unused)
-        factors, odd = held.factors, step % 2 == 1
+        batch = self.accumulate(bucket, flat, usage.unused)
+        factors, odd = batch.factors, step % 2 == 1
         self._fix(factors, odd)
         left, right = factors.left.factors, factors.right.factors
-        for whole, p, q in zip(held.wholes, left, right, strict=True):
-            torch.mm(whole, q, out=p) if odd else torch.mm(whole.T, p, out=q)
-            whole.addmm_(p, q.T, alpha=-1)
-        held = replace(held, side=factors.left if odd else factors.right)
-        self.copy_dense(held, flat)
-        return held
+        for total, p, q in zip(batch.accumulated, left, right, strict=True):
+            torch.mm(total, q, out=p) if odd else torch.mm(total.T, p, out=q)
+            total.addmm_(p, q.T, alpha=-1)
+        batch = replace(batch, side=factors.left if odd else factors.right)
+        self.copy_dense(batch, flat)
+        return batch
 
-    def exchange(self, bucket: Bucket, encoded: Held, step: int) -> Held:
-        what = f"the factors of bucket {bucket.number} of step {step}"
-        self.sum(encoded.side.flat, what)
+    def exchange(self, bucket: Bucket, encoded: FactorBatch, step: int) -> FactorBatch:
+        label = f"the factors of bucket {bucket.number} of step {step}"
+        self.sum(encoded.side.flat, label)
         return encoded
 
-    def decode(self, bucket: Bucket, received: Held, step: int, out: Float[Tensor, " n"]) -> None:
+    def decode(
+        self, bucket: Bucket, received: FactorBatch, step: int, out: Float[Tensor, " n"]
+    ) -> None:
         del bucket, step
         factors, side = received.factors, received.side
         side.flat.mul_(self._share)
@@ -75,7 +77,7 @@ class ACPSGD(LowRankReduction):
         for matrix, factor in zip(factors.matrices, side.factors, strict=True):
             self._warm.keep(prefix + matrix.name, factor)
 
-    def sent_bytes(self, encoded: Held, received: Held) -> int:
+    def sent_bytes(self, encoded: FactorBatch, received: FactorBatch) -> int:
         del received
         return encoded.side.flat.nbytes
 

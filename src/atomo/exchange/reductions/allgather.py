@@ -67,7 +67,7 @@ class AnnouncedAllgather(Reduction[Bytes, Sequence[Bytes]]):
         announcements = read_announcements(received, bucket)
         check_encoded(announcements, bucket)
         share = 1 / len(received)
-        numbered = [(r, one) for r, one in enumerate(announcements) if any(one.marked)]
+        numbered = [(rank, a) for rank, a in enumerate(announcements) if any(a.marked)]
         for marked, alike in groupby(numbered, lambda pair: pair[1].marked):
             part = subset(bucket, marked)
             frames = (check_frame(a.body, part, step, rank, rank) for rank, a in alike)

@@ -68,19 +68,19 @@ class AnnouncedAllreduce(Reduction[Announced[list[Any]], "Summed | Sequence[Byte
     def exchange(
         self, bucket: Bucket, encoded: Announced[list[Any]], step: int
     ) -> "Summed | Sequence[Bytes] | None":
-        what = f"bucket {bucket.number} of step {step}"
-        messages = [*self._collective.gather(encoded.announcement, what)]
+        label = f"bucket {bucket.number} of step {step}"
+        messages = [*self._collective.gather(encoded.announcement, label)]
         announcements = read_announcements(messages, bucket)
         if not all_encoded(announcements):
             return messages  # `decode` says why
-        if any(one.marked != announcements[0].marked for one in announcements):
+        if any(a.marked != announcements[0].marked for a in announcements):
             message = self._frames.message(encoded, step)
-            return [*self._collective.gather(message, f"the frame of {what}")]
+            return [*self._collective.gather(message, f"the frame of {label}")]
         if encoded.encoded is None:
             return None
         part, payloads = encoded.part, encoded.encoded
         addends = addends_of(part, payloads, self._collective.size)
-        self._collective.sum(addends, f"the sum of {what}")
+        self._collective.sum(addends, f"the sum of {label}")
         return Summed(part, payloads, addends)
 
     def decode(
@@ -170,8 +170,8 @@ class DenseAllreduce(Reduction[Tensor, Tensor]):
         return flat.mul_(1 / self._collective.size)  # as DDP does: a division has other bits
 
     def exchange(self, bucket: Bucket, encoded: Tensor, step: int) -> Tensor:
-        what = f"bucket {bucket.number} of step {step}"
-        self._collective.sum([Addend(encoded, DENSE)], what)
+        label = f"bucket {bucket.number} of step {step}"
+        self._collective.sum([Addend(encoded, DENSE)], label)
         return encoded
 
     def decode(self, bucket: Bucket, received: Tensor, step: int, out: Float[Tensor, " n"]) -> None:
@@ -197,7 +197,7 @@ def codec_that_adds(codec: Codec[Any]) -> Codec[Any]:
 def payload_bytes(bucket: Bucket, payloads: Sequence[Any]) -> int:
     """Returns the bytes of the payloads of a bucket; of none, 0."""
     pairs = zip(bucket.parts, payloads, strict=False)
-    return sum(one.nbytes for part, payload in pairs for one in part.codec.sections(payload))
+    return sum(tensor.nbytes for part, payload in pairs for tensor in part.codec.sections(payload))
 
 
 def add_sums(bucket: Bucket, summed: Summed, out: Float[Tensor, " n"], ranks: int) -> None:

@@ -94,12 +94,14 @@ class AnnouncedChunked(
     def exchange(
         self, bucket: Bucket, encoded: Announced[Float[Tensor, " n"]], step: int
     ) -> "SummedChunks | Sequence[Bytes] | None":
-        what = f"bucket {bucket.number} of step {step}"
-        messages = [*self._collective.gather(encoded.announcement, what)]
+        label = f"bucket {bucket.number} of step {step}"
+        messages = [*self._collective.gather(encoded.announcement, label)]
         announcements = read_announcements(messages, bucket)
         if not all_encoded(announcements):
             return messages  # `decode` says why
-        used = tuple(map(any, zip(*(one.marked for one in announcements), strict=True)))
+        used = tuple(
+            map(any, zip(*(announcement.marked for announcement in announcements), strict=True))
+        )
         if not any(used) or encoded.encoded is None:
             return None
         part = subset(bucket, used)
@@ -168,11 +170,11 @@ class Chunked(Reduction[Float[Tensor, " n"], SummedChunks]):
         return flat
 
     def exchange(self, bucket: Bucket, encoded: Float[Tensor, " n"], step: int) -> SummedChunks:
-        what = f"bucket {bucket.number} of step {step}"
-        agreed = self._agreeing(bucket, f"the norms of {what}")
+        label = f"bucket {bucket.number} of step {step}"
+        agreed = self._agreeing(bucket, f"the norms of {label}")
         payloads = self._compressor.encode(agreed, encoded, step)
         addends = addends_of(agreed, payloads, self._collective.size)
-        self._collective.sum(addends, what)
+        self._collective.sum(addends, label)
         return SummedChunks(agreed, payloads, addends)
 
     def decode(
@@ -186,11 +188,11 @@ class Chunked(Reduction[Float[Tensor, " n"], SummedChunks]):
         del encoded
         return received.nbytes
 
-    def _agreeing(self, bucket: Bucket, what: str) -> Bucket:
+    def _agreeing(self, bucket: Bucket, label: str) -> Bucket:
         """Returns the bucket with codecs that ask all ranks, in the order of its parts."""
 
         def sum_norms(norms: Float[Tensor, " chunks"]) -> None:
-            self._collective.sum([Addend(norms, DENSE)], what)
+            self._collective.sum([Addend(norms, DENSE)], label)
 
         parts = (
             replace(part, codec=Agreed(part.codec, sum_norms))

@@ -65,18 +65,18 @@ class Factors:
     """Room for the factors of one bucket, and which part of it is where."""
 
     def __init__(self, bucket: Bucket, device: torch.device) -> None:
-        found = [(part, matrix_of(part)) for part in bucket.parts]
-        matrices = [matrix for _, matrix in found if matrix]
+        pairs = [(part, matrix_of(part)) for part in bucket.parts]
+        matrices = [matrix for _, matrix in pairs if matrix]
         # Equal ones stand together, to be orthonormalised in one call.
-        self.matrices = sorted(matrices, key=lambda one: (one.m, one.n, one.rank))
-        self.dense = tuple(part for part, matrix in found if matrix is None)
+        self.matrices = sorted(matrices, key=lambda matrix: (matrix.m, matrix.n, matrix.rank))
+        self.dense = tuple(part for part, matrix in pairs if matrix is None)
         dense = sum(part.stop - part.start for part in self.dense)
-        self.left = Side([(one.m, one.rank) for one in self.matrices], dense, device)
-        self.right = Side([(one.n, one.rank) for one in self.matrices], dense, device)
+        self.left = Side([(matrix.m, matrix.rank) for matrix in self.matrices], dense, device)
+        self.right = Side([(matrix.n, matrix.rank) for matrix in self.matrices], dense, device)
 
     def matrices_in(self, flat: Float[Tensor, " n"]) -> list[Float[Tensor, "_ _"]]:
         """Returns views of each matrix, into a flat tensor of the bucket's size."""
-        return [flat[o.part.start : o.part.stop].view(o.m, o.n) for o in self.matrices]
+        return [flat[x.part.start : x.part.stop].view(x.m, x.n) for x in self.matrices]
 
     def pour(self, dense: Float[Tensor, " k"], flat: Float[Tensor, " n"]) -> None:
         """Copies what travelled dense to where it belongs in a flat tensor of the bucket's size."""

@@ -84,11 +84,11 @@ class Hierarchical(Communicator):
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._pushed[bucket.number] = flat
         while (flat_next := self._pushed.get(len(self._summing))) is not None:
-            given = self._buckets[len(self._summing)]
-            self._summing.append(self._summer.submit(self._sum, given, flat_next))
+            bucket_next = self._buckets[len(self._summing)]
+            self._summing.append(self._summer.submit(self._sum, bucket_next, flat_next))
 
     def average(self, report: Report) -> Exchanged:
-        asked = time.perf_counter()
+        call_time = time.perf_counter()
         for summing in self._summing:
             summing.result()
         settled = (
@@ -100,7 +100,7 @@ class Hierarchical(Communicator):
         full = replace(report, encode_s=settled.encode_s, wait_s=wait_s)
         reports = tell(self._everyone, self._step, full)
         busy = settled.busy | self._busy
-        return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(asked))
+        return Exchanged(reports, settled.decode_s, busy.covered_s(), busy.covered_s(call_time))
 
     def _sum(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         rail = self._rails[bucket.number]

@@ -21,7 +21,7 @@ from atomo.exchange.reductions.warm_start import WarmStart
 from atomo.fusion import Bucket
 from atomo.memory import MomentumCorrection, Residual
 
-__all__ = ["MEMORIES", "Held", "LowRankReduction", "NotFiniteSum", "P", "Q", "low_rank"]
+__all__ = ["MEMORIES", "FactorBatch", "LowRankReduction", "NotFiniteSum", "P", "Q", "low_rank"]
 
 P, Q = "p/", "q/"  # what the names of factors in a state begin with
 MEMORIES: Final = (Residual.id, MomentumCorrection.id)
@@ -33,18 +33,18 @@ class NotFiniteSum(CodecError):
 
 @final
 @dataclass(frozen=True)
-class Held:
+class FactorBatch:
     """A bucket of which the factors are to be summed."""
 
     factors: Factors
     side: Side
     """The factors that the first sum is of, and what travels dense."""
-    wholes: list[Float[Tensor, "_ _"]]
+    accumulated: list[Float[Tensor, "_ _"]]
     """The gradients together with what was kept of them. They lie in the memory: what is
     subtracted there counts as sent."""
 
 
-class LowRankReduction(Reduction[Held, Held]):
+class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
     """Sums of factors. Abstract; subclasses say which factors a step sends.
 
     A rank has gradients, what its memory keeps of them, and the factors of the step before.
@@ -54,7 +54,7 @@ class LowRankReduction(Reduction[Held, Held]):
     is_code: ClassVar[bool] = True
     has_state: ClassVar[bool] = True
     accepts_half: ClassVar[bool] = False
-    kept: ClassVar[tuple[str, ...]]
+    warm_prefixes: ClassVar[tuple[str, ...]]
     """The factors that the next step starts from: what their names in a state begin with."""
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
@@ -91,7 +91,9 @@ class LowRankReduction(Reduction[Held, Held]):
             raise ConfigError(f"{own}: rank must be a whole number of 1 or more, got {rank!r}")
         return cls.adapt_codec(SVD(rank=rank))
 
-    def hold(self, bucket: Bucket, flat: Float[Tensor, " n"], unused: frozenset[str]) -> Held:
+    def accumulate(
+        self, bucket: Bucket, flat: Float[Tensor, " n"], unused: frozenset[str]
+    ) -> FactorBatch:
         """Adds the gradient of a bucket to what was kept of it; what travels dense is in no memory.
 
         Args:
@@ -100,34 +102,36 @@ class LowRankReduction(Reduction[Held, Held]):
             unused: parameters whose gradient is zero, and whose memory is to be left alone.
         """
         factors = self._room(bucket, flat.device)
-        wholes = [
+        accumulated = [
             gradient.view(matrix.m, matrix.n)
             if matrix.name in unused
             else self._memory.hold(gradient, layout(matrix.part)).view(matrix.m, matrix.n)
             for matrix in factors.matrices
             for gradient in [gradient_of(matrix.part, flat)]
         ]
-        return Held(factors, factors.left, wholes)
+        return FactorBatch(factors, factors.left, accumulated)
 
-    def copy_dense(self, held: Held, flat: Float[Tensor, " n"]) -> None:
+    def copy_dense(self, batch: FactorBatch, flat: Float[Tensor, " n"]) -> None:
         """Copies what travels dense behind the factors that are sent."""
         start = 0
-        for part in held.factors.dense:
+        for part in batch.factors.dense:
             gradient, stop = gradient_of(part, flat), start + part.stop - part.start
             payload = self._memory.encode(DENSE, gradient, layout(part), Generator())
-            held.side.dense[start:stop] = payload.values
+            batch.side.dense[start:stop] = payload.values
             start = stop
 
-    def sum(self, flat: Float[Tensor, " n"], what: str) -> None:
+    def sum(self, flat: Float[Tensor, " n"], label: str) -> None:
         """Replaces factors by their sums over all ranks.
 
         Raises:
             NotFiniteSum: a rank's gradient holds NaN or infinity; all ranks find that out.
         """
         if flat.numel():
-            self._collective.sum([Addend(flat, DENSE)], what)
+            self._collective.sum([Addend(flat, DENSE)], label)
         if not bool(flat.isfinite().all()):
-            raise NotFiniteSum(f"{what}: a rank's gradient is not finite, or too large for float32")
+            raise NotFiniteSum(
+                f"{label}: a rank's gradient is not finite, or too large for float32"
+            )
 
     def warm_factor(
         self, prefix: str, matrix: Matrix, device: torch.device
@@ -145,7 +149,7 @@ class LowRankReduction(Reduction[Held, Held]):
     def prepare(self, bucket: Bucket, device: torch.device) -> None:
         """Draws the factors of a bucket where there are none yet, so that the state has them."""
         for matrix in Factors(bucket, device).matrices:
-            for prefix in self.kept:
+            for prefix in self.warm_prefixes:
                 self.warm_factor(prefix, matrix, device)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.exchange.base import ALL_USED, Usage
-from atomo.exchange.reductions.low_rank import Held, LowRankReduction, Q
+from atomo.exchange.reductions.low_rank import FactorBatch, LowRankReduction, Q
 from atomo.fusion import Bucket
 
 __all__ = ["PowerSGD"]
@@ -32,30 +32,34 @@ __all__ = ["PowerSGD"]
 class PowerSGD(LowRankReduction):
     """Two sums a bucket and step."""
 
-    kept: ClassVar[tuple[str, ...]] = (Q,)
+    warm_prefixes: ClassVar[tuple[str, ...]] = (Q,)
 
     def encode(
         self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, usage: Usage = ALL_USED
-    ) -> Held:
+    ) -> FactorBatch:
         """Computes P of each matrix, of this rank alone."""
         del step
-        held = self.hold(bucket, flat, usage.unused)
-        left = held.factors.left
-        for matrix, whole, p in zip(held.factors.matrices, held.wholes, left.factors, strict=True):
-            torch.mm(whole, self.warm_factor(Q, matrix, flat.device), out=p)
-        self.copy_dense(held, flat)
-        return held
+        batch = self.accumulate(bucket, flat, usage.unused)
+        left = batch.factors.left
+        for matrix, total, p in zip(
+            batch.factors.matrices, batch.accumulated, left.factors, strict=True
+        ):
+            torch.mm(total, self.warm_factor(Q, matrix, flat.device), out=p)
+        self.copy_dense(batch, flat)
+        return batch
 
-    def exchange(self, bucket: Bucket, encoded: Held, step: int) -> Held:
-        what = f"of bucket {bucket.number} of step {step}"
+    def exchange(self, bucket: Bucket, encoded: FactorBatch, step: int) -> FactorBatch:
+        label = f"of bucket {bucket.number} of step {step}"
         left, right = encoded.factors.left, encoded.factors.right
-        self.sum(left.flat, f"P {what}")
+        self.sum(left.flat, f"P {label}")
         left.orthonormalise()
         project(encoded)
-        self.sum(right.low, f"Q {what}")
+        self.sum(right.low, f"Q {label}")
         return encoded
 
-    def decode(self, bucket: Bucket, received: Held, step: int, out: Float[Tensor, " n"]) -> None:
+    def decode(
+        self, bucket: Bucket, received: FactorBatch, step: int, out: Float[Tensor, " n"]
+    ) -> None:
         del bucket, step
         factors = received.factors
         left, right = factors.left, factors.right
@@ -68,14 +72,14 @@ class PowerSGD(LowRankReduction):
             torch.mm(p, q.T, out=mean)
             self._warm.keep(Q + matrix.name, q)
 
-    def sent_bytes(self, encoded: Held, received: Held) -> int:
+    def sent_bytes(self, encoded: FactorBatch, received: FactorBatch) -> int:
         del received
         return encoded.factors.left.flat.nbytes + encoded.factors.right.low.nbytes
 
 
-def project(held: Held) -> None:
+def project(batch: FactorBatch) -> None:
     """Computes Q of each matrix, of this rank alone; the memory keeps what P Q^T leaves."""
-    left, right = held.factors.left, held.factors.right
-    for whole, p, q in zip(held.wholes, left.factors, right.factors, strict=True):
-        torch.mm(whole.T, p, out=q)
-        whole.addmm_(p, q.T, alpha=-1)
+    left, right = batch.factors.left, batch.factors.right
+    for total, p, q in zip(batch.accumulated, left.factors, right.factors, strict=True):
+        torch.mm(total.T, p, out=q)
+        total.addmm_(p, q.T, alpha=-1)

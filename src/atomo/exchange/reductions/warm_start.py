@@ -34,19 +34,19 @@ class WarmStart:
         Raises:
             CheckpointError: the one that was loaded is of another matrix.
         """
-        known = self._factors.get(name)
-        if known is not None and known.shape == (rows, rank) and known.device == device:
-            return known
+        stored = self._factors.get(name)
+        if stored is not None and stored.shape == (rows, rank) and stored.device == device:
+            return stored
         generator = Generator().manual_seed(derive(self._seed, "factor", name))
         factor = torch.randn(rows, rank, generator=generator).to(device)
-        if known is not None:
-            if known.shape[0] != rows:
+        if stored is not None:
+            if stored.shape[0] != rows:
                 raise CheckpointError(
-                    f"the factor of {name} has {known.shape[0]} rows in the checkpoint; {rows} "
+                    f"the factor of {name} has {stored.shape[0]} rows in the checkpoint; {rows} "
                     "were expected: it is of another model or --comm-type"
                 )
-            both = min(rank, known.shape[1])
-            factor[:, :both] = known[:, :both]
+            common = min(rank, stored.shape[1])
+            factor[:, :common] = stored[:, :common]
         self._factors[name] = factor
         return factor
 

@@ -24,16 +24,18 @@ def check_alike(
     """Compares settings and parameters of all ranks with those of rank 0.
 
     Raises:
-        ConfigError: a rank has others; the same on all ranks, with the first differences alone.
+        ConfigError: a rank has other settings or parameters; the message, the same on all ranks,
+            has the first differences.
     """
     shapes = {name: [*parameter.shape] for name, parameter in parameters.items()}
-    mine = json.dumps([dict(settings), shapes])
-    given = collective.gather(np.frombuffer(mine.encode(), np.uint8), "settings and model")
-    texts = [one.tobytes() for one in given]
+    text = json.dumps([dict(settings), shapes])
+    messages = collective.gather(np.frombuffer(text.encode(), np.uint8), "settings and model")
+    texts = [message.tobytes() for message in messages]
     first = read(0, texts[0])
-    for rank, text in enumerate(texts):
-        if text != texts[0]:
-            raise ConfigError(told(rank, [*differences(rank, read(rank, text), first)]))
+    for rank, received in enumerate(texts):
+        if received != texts[0]:
+            differing = [*differences(rank, read(rank, received), first)]
+            raise ConfigError(message_of(rank, differing))
 
 
 def read(rank: int, text: bytes) -> Any:
@@ -45,34 +47,34 @@ def read(rank: int, text: bytes) -> Any:
     return settings, shapes
 
 
-def told(rank: int, found: list[str]) -> str:
+def message_of(rank: int, differing: list[str]) -> str:
     """Returns the text of an error: the first few differences of a rank from rank 0."""
-    more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    shown = "; ".join(islice(found, SHOWN)) or f"rank {rank} is of another version than rank 0"
-    return f"{shown}{more}: model and settings must be the same on all ranks"
+    hidden = f"; and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+    shown = "; ".join(islice(differing, SHOWN)) or f"rank {rank} is of another version than rank 0"
+    return f"{shown}{hidden}: model and settings must be the same on all ranks"
 
 
 def differences(
-    rank: int, theirs: tuple[Settings, Shapes], first: tuple[Settings, Shapes]
+    rank: int, compared: tuple[Settings, Shapes], first: tuple[Settings, Shapes]
 ) -> Iterator[str]:
     """Yields the differences of a rank's settings and shapes from those of rank 0."""
-    for name in dict.fromkeys([*first[0], *theirs[0]]):
-        other, own = theirs[0].get(name, "none"), first[0].get(name, "none")
-        if other != own:
-            yield f"rank {rank} has {name} {other}, rank 0 {own}"
-    yield from of_shapes(rank, theirs[1], first[1])
+    for name in dict.fromkeys([*first[0], *compared[0]]):
+        value, expected = compared[0].get(name, "none"), first[0].get(name, "none")
+        if value != expected:
+            yield f"rank {rank} has {name} {value}, rank 0 {expected}"
+    yield from of_shapes(rank, compared[1], first[1])
 
 
-def of_shapes(rank: int, theirs: Shapes, first: Shapes) -> Iterator[str]:
+def of_shapes(rank: int, compared: Shapes, first: Shapes) -> Iterator[str]:
     """Yields the differences between the parameters of a rank and those of rank 0."""
-    for name in dict.fromkeys([*first, *theirs]):
-        other, own = theirs.get(name), first.get(name)
-        if other is None or own is None:
-            has, lacks = (0, rank) if other is None else (rank, 0)
+    for name in dict.fromkeys([*first, *compared]):
+        value, expected = compared.get(name), first.get(name)
+        if value is None or expected is None:
+            has, lacks = (0, rank) if value is None else (rank, 0)
             yield f"rank {has} has a parameter {name}, rank {lacks} has none"
-        elif other != own:
-            yield f"rank {rank} has {name} of shape {tuple(other)}, rank 0 {tuple(own)}"
-    if theirs.keys() == first.keys() and [*theirs] != [*first]:
-        pairs = zip(theirs, first, strict=True)
+        elif value != expected:
+            yield f"rank {rank} has {name} of shape {tuple(value)}, rank 0 {tuple(expected)}"
+    if compared.keys() == first.keys() and [*compared] != [*first]:
+        pairs = zip(compared, first, strict=True)
         here, there = next((here, there) for here, there in pairs if here != there)
         yield f"rank {rank} has parameter {here} where rank 0 has {there}, in another order"

@@ -32,8 +32,8 @@ from atomo.hooks.adapter.chunks import (
     InFlight,
     ScratchSpace,
     bucket_of,
+    flat_gradient,
     spread,
-    taken,
     usage_of,
 )
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
@@ -289,7 +289,7 @@ class Averager:
         usage, gradient = Usage(), flat
         if not reduction.entrywise:
             half = reduction.accepts_half and self._compressor.accepts_half(bucket, flat.device)
-            gradient, peaks = taken(bucket, chunk, flat, half)
+            gradient, peaks = flat_gradient(bucket, chunk, flat, half)
             usage = usage_of(bucket, peaks)
         if bucket.agreeing:
             self._agree(bucket, gradient, run_in_exchange)

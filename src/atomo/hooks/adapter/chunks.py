@@ -34,12 +34,12 @@ __all__ = [
     "ScratchSpace",
     "bucket_of",
     "collect",
+    "flat_gradient",
     "spread",
-    "taken",
     "usage_of",
 ]
 
-MOST_BUCKETS: Final = 1024  # remembered; a model of many experts uses other ones at each step
+MAX_BUCKETS: Final = 1024  # in the cache; a model of many experts has other buckets at each step
 HALVES: Final = frozenset({torch.bfloat16, torch.float16})
 FORMAT: Final = 1  # of a state without rules for dense transfer
 WITH_DENSE: Final = 2
@@ -49,7 +49,7 @@ Parameters = tuple[tuple[str, Size], ...]
 @final
 @dataclass(frozen=True)
 class Chunk:
-    """Some parameters' gradients: to be averaged, and replaced in place."""
+    """The gradients of some parameters, which are averaged, and replaced in place."""
 
     number: int
     gradients: Mapping[str, Tensor]
@@ -57,7 +57,7 @@ class Chunk:
     whole: Tensor | None = None
     """The tensor that holds all gradients, if there is one."""
     scale: float = 1.0
-    """The factor that the gradients were multiplied with; a memory holds them without it."""
+    """The factor by which the gradients were multiplied; a memory has them without the factor."""
 
     @property
     def parameters(self) -> Parameters:
@@ -66,11 +66,11 @@ class Chunk:
 
     @property
     def dense_bytes(self) -> int:
-        """The bytes of the gradients as they are."""
+        """The bytes of the uncompressed gradients."""
         return sum(gradient.nbytes for gradient in self.gradients.values())
 
-    def lies_as(self, bucket: Bucket) -> Tensor | None:
-        """Returns the gradients as one flat view if they lie so, in the order of a bucket."""
+    def flat_view(self, bucket: Bucket) -> Tensor | None:
+        """Returns one flat view of the gradients in the order of a bucket; None without a copy."""
         if self.whole is None or not self.whole.is_contiguous():
             return None
         first = self.whole.storage_offset()
@@ -80,31 +80,31 @@ class Chunk:
                 return None
         return self.whole.view(-1)
 
-    def joined(self, room: Callable[[], Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
-        """Returns the gradients in a row: `whole` if it is float32, else a copy in that room."""
+    def joined(self, scratch: Callable[[], Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
+        """Returns the flat gradients: `whole` if it is float32, else a copy in scratch space."""
         if self.whole is not None and self.whole.dtype == torch.float32:
             return self.whole
-        there = room()
-        for gradient, part in self._beside(there):
+        flat = scratch()
+        for gradient, part in self._with_parts(flat):
             part.copy_(gradient)
-        return there
+        return flat
 
     def replace(self, joined: Tensor) -> None:
-        """Copies what `joined` copied back to where it came from."""
-        for gradient, part in self._beside(joined):
+        """Copies the flat gradients of `joined` back to the gradients."""
+        for gradient, part in self._with_parts(joined):
             gradient.copy_(part)
 
-    def _beside(self, joined: Float[Tensor, " n"]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields each gradient, with its place in a row."""
+    def _with_parts(self, joined: Float[Tensor, " n"]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields each gradient, with its part of the flat gradients."""
         parts = torch.split(joined, [gradient.numel() for gradient in self.gradients.values()])
         for gradient, part in zip(self.gradients.values(), parts, strict=True):
             yield gradient, part.view(gradient.shape)
 
     @property
     def half(self) -> torch.dtype | None:
-        """The half precision that all gradients are in, if they are."""
-        found = {gradient.dtype for gradient in self.gradients.values()}
-        return next(iter(found)) if len(found) == 1 and found <= HALVES else None
+        """The dtype of all gradients, if it is one half precision; else None."""
+        dtypes = {gradient.dtype for gradient in self.gradients.values()}
+        return next(iter(dtypes)) if len(dtypes) == 1 and dtypes <= HALVES else None
 
 
 @final
@@ -148,17 +148,18 @@ class DensePolicy:
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Raises CheckpointError if a state has other limits, or another format."""
-        found, formats = state.get("format"), (FORMAT, WITH_DENSE)
-        if found not in formats:
-            raise CheckpointError(f"format {found!r}; this one reads {FORMAT} and {WITH_DENSE}")
-        said = {name: state.get(name, 0) for name in asdict(self)}
-        # torch.distributed.checkpoint fills in what it is asked for: then the form says it alone.
-        if said != asdict(self) or (found == WITH_DENSE) != (self != NEVER):
-            mine = ", ".join(f"{name} {value}" for name, value in asdict(self).items())
-            theirs = ", ".join(f"{name} {state.get(name, 'not 0')}" for name in said)
+        version, formats = state.get("format"), (FORMAT, WITH_DENSE)
+        if version not in formats:
+            raise CheckpointError(f"format {version!r}; this one reads {FORMAT} and {WITH_DENSE}")
+        limits = {name: state.get(name, 0) for name in asdict(self)}
+        # torch.distributed.checkpoint fills in the requested limits: then only the format tells.
+        if limits != asdict(self) or (version == WITH_DENSE) != (self != NEVER):
+            own = ", ".join(f"{name} {value}" for name, value in asdict(self).items())
+            saved = ", ".join(f"{name} {state.get(name, 'not 0')}" for name in limits)
             raise CheckpointError(
-                f"the state is of an exchange with {theirs if found == WITH_DENSE else 'neither'}, "
-                f"and this one has {mine}: give what it was saved with"
+                "the state is of an exchange with "
+                f"{saved if version == WITH_DENSE else 'neither'}, and this one has {own}: give "
+                "the limits that it was saved with"
             )
 
     def __str__(self) -> str:
@@ -197,7 +198,7 @@ class ScratchSpace:
         """Has no tensors yet.
 
         Args:
-            spare: how many entries each tensor has after those of its chunk.
+            spare: the number of entries that each tensor has after the entries of its chunk.
         """
         self._spare = spare
         self._flats: dict[Parameters, Tensor] = {}
@@ -214,12 +215,12 @@ class ScratchSpace:
         return self._flats[parameters]
 
     def tidy(self) -> None:
-        """Ends a step: frees the tensors of chunks that it did not have."""
+        """Ends a step: frees the tensors of chunks that the step did not have."""
         self._flats = {key: flat for key, flat in self._flats.items() if key in self._served}
         self._served.clear()
 
 
-@lru_cache(MOST_BUCKETS)
+@lru_cache(MAX_BUCKETS)
 def bucket_of(number: int, parameters: Parameters, codecs: Codecs) -> Bucket:
     """Makes the bucket of these parameters."""
     return Bucket(number, 0, divide(parameters, codecs.codec, codecs.by_name))
@@ -228,45 +229,46 @@ def bucket_of(number: int, parameters: Parameters, codecs: Codecs) -> Bucket:
 def collect(
     bucket: Bucket, gradients: Mapping[str, Tensor], scale: float, flat: Float[Tensor, " n"]
 ) -> list[int]:
-    """Copies gradients, over `scale`, to where the bucket has them.
+    """Copies gradients, divided by `scale`, to their places in a flat bucket.
 
     Returns:
-        The bits of the largest magnitude of each, as `kernels.peaks` has them.
+        The bits of the largest magnitude of each gradient, as in `kernels.peaks`.
     """
     return peaks.join([gradients[slot.name] for slot in bucket.slots], flat, scale)
 
 
-def taken(
+def flat_gradient(
     bucket: Bucket, chunk: Chunk, flat: Float[Tensor, " n"], reads: bool
 ) -> tuple[Float[Tensor, " n"], list[int]]:
     """Returns the flat gradient of a bucket, and the result of `collect`.
 
-    Half precision stays what it is where it is read so, at half the bytes: it is taken where it
-    lies, if that is as the bucket has it, and else joined in a half of `flat`. All else goes there
-    as float32, which is the only copy: the room is that of the mean, the same at every step.
+    If memory and codec read half precision, gradients in half precision are not converted: without
+    a copy where they already are in the order of the bucket, and else copied to the first half of
+    `flat`. All other gradients are copied to `flat` in float32. That is the only copy: `flat`
+    becomes the mean, and is the same tensor at every step.
 
     Args:
-        bucket: of these parameters.
-        chunk: their gradients.
+        bucket: the bucket of these parameters.
+        chunk: the gradients of the parameters.
         flat: scratch space of the size of the bucket.
         reads: True if memory and codec read half precision.
     """
     half = chunk.half if reads and chunk.scale == 1 else None
     if half is None:
         return flat, collect(bucket, chunk.gradients, chunk.scale, flat)
-    there = chunk.lies_as(bucket)
-    if there is None:
-        there = flat.view(half)[: len(flat)]
-        return there, collect(bucket, chunk.gradients, 1.0, there)
-    return there, peaks.largest([there[slot.start : slot.stop] for slot in bucket.slots])
+    gradient = chunk.flat_view(bucket)
+    if gradient is None:
+        gradient = flat.view(half)[: len(flat)]
+        return gradient, collect(bucket, chunk.gradients, 1.0, gradient)
+    return gradient, peaks.largest([gradient[slot.start : slot.stop] for slot in bucket.slots])
 
 
 def usage_of(bucket: Bucket, peaks: Sequence[int]) -> Usage:
     """Returns which parameters of a bucket were used.
 
     Args:
-        bucket: of these parameters.
-        peaks: the bits of the largest magnitude of the gradient of each.
+        bucket: the bucket of these parameters.
+        peaks: the bits of the largest magnitude of each gradient.
     """
     if min(peaks) > 0 and max(peaks) < INFINITY:
         return ALL_USED

@@ -30,7 +30,7 @@ class ChunkWork(StageWork[Any, Any]):
 
     averaging: Averager | HostAverager
     stages: StagePipeline
-    held: HeldGradients[Any]
+    queue: HeldGradients[Any]
     """The chunks of this step that `averaging` has prepared."""
     place: Callable[[], AbstractContextManager[None]]
     """Has a block compute on the side stream of a device."""
@@ -44,9 +44,9 @@ class ChunkWork(StageWork[Any, Any]):
         with self.place():
             if self.meter is not None:
                 self.meter.begin(self.step)
-            ready = self.held.push(self.averaging.prepare(self.chunk, self.last))
+            ready = self.queue.push(self.averaging.prepare(self.chunk, self.last))
             if self.last:
-                ready += self.held.release()
+                ready += self.queue.release()
             return self.averaging.encode(ready, self.stages.run_in_exchange)
 
     def exchange(self, encoded: Any) -> Any:

@@ -74,7 +74,7 @@ class HostAverager:
         began, flat = time.perf_counter(), self._scratch.flat(chunk)
         # The first rank counts the step before it sends the last mean: all take the name here.
         name = f"bucket {chunk.number} of step {self._averager.step}"
-        host = laid_out(chunk, flat[:-FLAG])
+        host = copy_to_flat(chunk, flat[:-FLAG])
         self._inside.reduce(flat[:-FLAG], f"{name} inside this host")
         self._averager.stats.encode_s += time.perf_counter() - began
         own = HostChunk(chunk, host, flat, name)
@@ -121,16 +121,16 @@ class HostAverager:
 
     def _share_mean(self, own: HostChunk, error: BaseException | None) -> BaseException | None:
         """Copies the mean of the first rank to all ranks; returns its error, if it has none."""
-        began, what = time.perf_counter(), f"the mean of {own.name}"
+        began, label = time.perf_counter(), f"the mean of {own.name}"
         if self._inside.leads:
             own.flat[-FLAG:] = float(error is not None)
         try:
-            self._inside.broadcast(own.flat, what)
+            self._inside.broadcast(own.flat, label)
         except TransportError as lost:
             raise error or lost from lost  # the others have waited as long as this one
         self._averager.stats.decode_s += time.perf_counter() - began
         if own.flat[-FLAG:].any():
-            shared = self._inside.broadcast_error(error, f"the error of {what}")
+            shared = self._inside.broadcast_error(error, f"the error of {label}")
             return error or shared
         own.chunk.replace(own.flat[:-FLAG])
         return None
@@ -145,8 +145,8 @@ class HostAverager:
             return replace(batch, error=error)
 
 
-def laid_out(chunk: Chunk, flat: Float[Tensor, " n"]) -> Chunk:
-    """Copies a chunk to float32 in one tensor, which half precision could not add up."""
+def copy_to_flat(chunk: Chunk, flat: Float[Tensor, " n"]) -> Chunk:
+    """Copies a chunk to one float32 tensor: a sum in half precision could overflow."""
     gradients, start = {}, 0
     for name, gradient in chunk.gradients.items():
         gradients[name] = flat[start : start + gradient.numel()].view(gradient.shape)

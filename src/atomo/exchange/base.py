@@ -3,18 +3,17 @@
 A step has three parts:
 
     communicator.begin(step, buckets, out)
-    communicator.push(bucket, flat)           once for each bucket, as the backward pass makes them
-    exchanged = communicator.average(report)  waits for the rest; `out` is the mean
+    communicator.push(bucket, flat)           once for each bucket, during the backward pass
+    exchanged = communicator.average(report)  waits for all buckets; then `out` is the mean
 
-Encoding, sending, receiving and decoding begin with the first push and go on beside the backward
-pass. What the gradients must go through belongs to the communicator and to nobody else: the memory
-and the codec; rounds in which ranks agree on a scale first, or wait for the norm of the whole
-gradient; the order in which buckets travel, which is the same on all ranks whatever the order in
-which they are pushed; and timing. So is the law: after `average`, `out` is the same on every rank,
-in every bit, and so are the reports.
+Encoding, sending, receiving and decoding begin with the first push, and overlap with the backward
+pass. The communicator owns the memory and the codec, and takes the times. If ranks must agree on a
+scale, or need the norm of the whole gradient, it does so before it encodes. It exchanges buckets in
+the same order on all ranks, in any order of the pushes. After `average`, `out` and the reports are
+the same on every rank, bit for bit.
 
-How one bucket gets from n gradients to their mean is a `Reduction`, a file each, listed in
-`comm_types.py`. Runs and hooks average by the same reductions, in the stages of `stages.py`.
+A `Reduction` averages one bucket. Each reduction has a file, and `comm_types.py` lists them all.
+Runs and hooks average by the same reductions, in the stages of `stages.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -45,10 +44,10 @@ class Exchanged:
     """The reports and times of a step."""
 
     reports: Mapping[int, Report]
-    """The reports of all ranks whose gradient counted, in rank order."""
-    decode_s: float  # receiving apart, on this rank
+    """The reports of all ranks with a gradient in the mean, in rank order."""
+    decode_s: float  # on this rank, without the time of receiving
     exchange_s: float  # between first push and mean, while anything was encoded, sent or decoded
-    hidden_s: float  # how much of `exchange_s` ran beside the backward pass
+    hidden_s: float  # the part of `exchange_s` that overlapped with the backward pass
 
 
 class Communicator(ABC):
@@ -59,16 +58,20 @@ class Communicator(ABC):
         """Opens a step.
 
         Args:
-            step: its number, the same on all ranks.
-            buckets: of the whole gradient, with the codecs of this step.
-            out: what becomes the mean. Not to be touched before `average` returned.
+            step: the number of the step, the same on all ranks.
+            buckets: the buckets of the whole gradient, with the codecs of this step.
+            out: the tensor that becomes the mean. The caller must not use it before `average`
+                returns.
         """
 
     @abstractmethod
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
-        """Hands over the gradient of one bucket, which serves as scratch space afterwards.
+        """Submits the gradient of one bucket.
 
-        It is not to be touched before `average` returned.
+        Args:
+            bucket: the bucket.
+            flat: its gradient, which becomes scratch space. The caller must not use it before
+                `average` returns.
         """
 
     @abstractmethod
@@ -76,13 +79,13 @@ class Communicator(ABC):
         """Closes the step: waits until `out` is the mean.
 
         Args:
-            report: what this rank says of its step. Others get it with the times filled in that
-                the communicator took.
+            report: the report of this rank. The communicator adds its times before other ranks get
+                it.
 
         Raises:
-            CodecError: a codec cannot carry this rank's gradient.
-            FrameError: what came is not a gradient of this step.
-            TransportError: a rank is gone, or does not answer; the message names it.
+            CodecError: a codec cannot encode the gradient of this rank.
+            FrameError: a received message is not a gradient of this step.
+            TransportError: a rank has died, or does not answer; the message names it.
         """
 
 
@@ -92,39 +95,39 @@ class Usage:
     """Facts about the gradient of a bucket, known before it is encoded."""
 
     unused: frozenset[str] = frozenset()
-    """The parameters whose gradient is zero throughout."""
+    """The parameters with a gradient of zeros."""
     not_finite: frozenset[str] = frozenset()
-    """The parameters whose gradient holds NaN or infinity."""
+    """The parameters with NaN or infinity in the gradient."""
 
 
 ALL_USED: Final = Usage()
 
 
 class Reduction(ABC, Generic[Encoded, Received]):
-    """The way of one bucket from n gradients to their mean. Abstract; subclasses are final.
+    """The average of one bucket over all ranks. Abstract; subclasses are final.
 
-    Three stages, each in a thread of its own (`stages.py`). Buckets pass each stage in the order of
-    their numbers, on all ranks alike.
+    It has three stages, each in a thread of its own (`stages.py`). Buckets pass each stage in the
+    order of their numbers, which is the same on all ranks.
     """
 
     memories: ClassVar[tuple[str, ...]] = ()
-    """Memories that it works with, the default first. Empty: the codec decides."""
+    """The memories that the reduction works with, the default first. Empty: the codec decides."""
     momentum_memory: ClassVar[str | None] = None
-    """The default where the optimiser has momentum, if it is another."""
+    """The default memory with momentum in the optimizer. None: the same as without."""
     announced: ClassVar["type[Reduction[Any, Any]] | None"] = None
-    """The reduction for ranks that use different parameters, which they announce to each other;
-    None: `encode` takes them into account by itself."""
+    """The reduction for ranks that use different parameters: each rank announces the parameters
+    that it used. None: `encode` handles unused parameters itself."""
     is_code: ClassVar[bool] = False
-    """True if hooks take its name as their code, such as `powersgd(rank=4)`: see `codec_for`."""
+    """True if its name is a code of hooks, such as `powersgd(rank=4)`: see `codec_for`."""
     gathers: ClassVar[bool] = False
-    """True if every rank gets what all others send. Predictions of its time then take it for an
-    all-gather, and else for an all-reduce."""
+    """True if every rank gets the messages of all others. Predictions of its time then treat it as
+    an all-gather, and else as an all-reduce."""
     accepts_half: ClassVar[bool] = True
-    """True if `encode` takes gradients in half precision, where codec and memory do."""
+    """True if `encode` takes gradients in half precision, if codec and memory do so too."""
     has_state: ClassVar[bool] = False
-    """True if the next step starts from what `state_dict` returns."""
+    """True if a checkpoint must save the `state_dict`, from which the next step starts."""
     entrywise: ClassVar[bool] = False
-    """True if entries are summed as they are, in any order that all ranks have in common."""
+    """True if it sums uncompressed entries, in any order that is the same on all ranks."""
 
     @abstractmethod
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
@@ -133,18 +136,18 @@ class Reduction(ABC, Generic[Encoded, Received]):
     @classmethod
     @abstractmethod
     def adapt_codec(cls, codec: Codec[Any]) -> Codec[Any]:
-        """Returns the codec as it is used here.
+        """Returns the codec with the settings that this reduction needs.
 
         Raises:
-            ConfigError: it does not go with this; the message says what does.
+            ConfigError: the codec does not fit this reduction; the message names codecs that do.
         """
 
     @classmethod
     def codec_for(cls, code: str) -> Codec[Any]:
-        """Returns the codec that a code of a hook stands for, which names this reduction.
+        """Returns the codec for a code of a hook that has the name of this reduction.
 
         Raises:
-            ConfigError: it has settings that the codec does not take.
+            ConfigError: the code has settings that the codec does not take.
         """
         raise ConfigError(f"{code!r} is no code: {cls.__name__} takes any codec")
 
@@ -161,23 +164,24 @@ class Reduction(ABC, Generic[Encoded, Received]):
         """Encodes one bucket. Several threads may encode different buckets at a time.
 
         Args:
-            bucket: whose.
+            bucket: the bucket.
             flat: its gradient, which is scratch space until the bucket is decoded.
             step: the number of the step.
-            usage: the parameters that this rank did not use. Runs use all of them.
+            usage: the parameters that this rank did not use. Runs use all parameters.
 
         Raises:
-            CodecError: a codec cannot carry the gradient.
+            CodecError: a codec cannot encode the gradient.
         """
 
     @abstractmethod
     def exchange(self, bucket: Bucket, encoded: Encoded, step: int) -> Received:
-        """Sends and receives.
+        """Sends the encoded bucket, and receives those of other ranks.
 
-        Ranks begin all that they do together here, where it has one order. What `gather` returned
-        may be read in `decode`, unless other operations of the collective follow it.
+        Ranks start all collective operations here, in the same order. `decode` may read the
+        iterator of a `gather` if no other operation of the collective follows the gather.
 
-        Those of `comm_types.REPEATING` may exchange again what `encode` made, among other ranks.
+        The reductions of `comm_types.REPEATING` may exchange one encoded bucket several times, each
+        time with other ranks.
 
         Raises:
             NotFiniteSum: the gradient of some rank is not finite; all ranks raise it.
@@ -188,38 +192,40 @@ class Reduction(ABC, Generic[Encoded, Received]):
     def decode(
         self, bucket: Bucket, received: Received, step: int, out: Float[Tensor, " n"]
     ) -> None:
-        """Replaces `out` by the mean. It may be the tensor that was encoded.
+        """Replaces `out` by the mean. `out` may be the tensor that was encoded.
 
         Raises:
-            FrameError: what came is not the gradient of this bucket and step.
+            FrameError: a received message is not the gradient of this bucket and step.
         """
 
     def sent_bytes(self, encoded: Encoded, received: Received) -> int:
-        """Returns how many bytes this rank gave for a bucket."""
+        """Returns the number of bytes that this rank sent for a bucket."""
         raise NotImplementedError(f"{type(self).__name__} does not count its bytes")
 
     def take_back(self, bucket: Bucket, encoded: Encoded, device: torch.device) -> None:
-        """Gives the memory what was encoded and never counts. Only what repeats has it.
+        """Gives an encoded bucket that is in no mean back to the memory.
+
+        Only the reductions of `comm_types.REPEATING` have this method.
 
         Args:
-            bucket: whose.
-            encoded: what `encode` made, also where it was exchanged.
-            device: of the gradient.
+            bucket: the bucket.
+            encoded: the result of `encode`, exchanged or not.
+            device: the device of the gradient.
         """
         raise NotImplementedError(f"{type(self).__name__} does not repeat")
 
     def prepare(self, bucket: Bucket, device: torch.device) -> None:
-        """Makes the state of a bucket that was never encoded, where there is a state."""
+        """Makes the state of a bucket that was never encoded, if the reduction has a state."""
         del bucket, device  # most have none
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns what a checkpoint must hold beside memories, alike on all ranks."""
+        """Returns the state to save beside the memories. It is the same on all ranks."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replaces the state by what `state_dict` returned, of this or another reduction.
+        """Replaces the state by a `state_dict` of this or another reduction.
 
         Raises:
-            CheckpointError: it cannot be that.
+            CheckpointError: it is not such a state.
         """
-        del state  # most have no use for it
+        del state  # most have none

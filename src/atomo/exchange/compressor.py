@@ -1,4 +1,4 @@
-"""A bucket's flat gradient to a frame, and a frame into a sum."""
+"""Compression of a flat bucket into a frame, and addition of frames to a sum."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,15 +32,15 @@ __all__ = [
 ]
 
 BATCH: Final = 16
-"""Frames of a bucket that are added up together. More => fewer passes over the sum, and a longer
-wait for the first of them; what is joined should fit in a cache."""
+"""Number of frames of a bucket that are added together. More => fewer passes over the sum, and a
+longer wait for the first frame. A batch of joined payloads should fit in a cache."""
 
 
 def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: float) -> None:
     """Adds `scale` times the gradient in a frame of `bucket` to `out`, in place.
 
     Raises:
-        FrameError: the frame is not one of this bucket.
+        FrameError: the frame is not of this bucket.
     """
     tensors = unpack(frame, bucket.fields)
     sections = iter(tensors)
@@ -61,20 +61,20 @@ def undecodable(bucket: Bucket, tensors: Sequence[Tensor], error: CodecError) ->
 
 
 def batch_of(bucket: Bucket, device: torch.device) -> int:
-    """Returns how many frames of a bucket are added up together.
+    """Returns the number of frames of a bucket that are added together.
 
-    All who add up the same frames must do so in the same order and, where a codec joins them, in
-    the same batches, the last of which may be smaller: so the same sum has the same bits
-    everywhere.
+    All ranks must add the same frames in the same order. If a codec joins the frames of a batch,
+    the batches must be the same too (the last batch may be smaller). Then the sum has the same
+    bits on all ranks.
 
     Args:
-        bucket: whose frames.
-        device: where the sum is.
+        bucket: the bucket of the frames.
+        device: the device of the sum.
     """
     if any(part.codec.batch_decodes for part in bucket.parts):
         return BATCH
-    # The bits are those of one frame after another, so that this may differ between who adds up:
-    # to wait for others pays where it saves launches and passes over the sum.
+    # These codecs give the bits of one frame after another, so that batches may differ between
+    # ranks. A batch waits for its last frame, but saves launches and passes over the sum on a GPU.
     in_turn = any(part.codec.batch_decodes_on_gpu for part in bucket.parts)
     return BATCH if in_turn and device.type != "cpu" else 1
 
@@ -82,10 +82,10 @@ def batch_of(bucket: Bucket, device: torch.device) -> int:
 def add_frames(
     bucket: Bucket, frames: Sequence[Bytes], out: Float[Tensor, " n"], scale: float
 ) -> None:
-    """Adds `scale` times the gradient in each of a batch of frames of `bucket` to `out`, in place.
+    """Adds `scale` times the gradient in each frame of a batch of `bucket` to `out`, in place.
 
     Raises:
-        FrameError: one of the frames is not one of this bucket.
+        FrameError: a frame is not of this bucket.
     """
     sections = [*map(iter, bucket.sections.unpack_all(frames))]
     for part in bucket.parts:
@@ -106,8 +106,8 @@ def finish(bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
 class Compressor:
     """The memory and the codecs of one worker: gradients become frames.
 
-    Each worker draws its own randomness: it derives from (run seed, worker, step, parameter), so
-    that errors average out over workers and a resumed run repeats them exactly.
+    The seed of a random generator derives from (run seed, worker, step, parameter). So errors are
+    independent between workers, and a resumed run repeats the draws exactly.
     """
 
     def __init__(
@@ -122,13 +122,14 @@ class Compressor:
         """Makes a compressor.
 
         Args:
-            memory: what the worker keeps back.
-            compression: of the frames.
-            worker: its rank.
-            seed: of the run.
-            late_share: of what was sent and did not count, how much is sent again.
-            rows: the gradients of this step, by parameter, that are there as rows alone, and not in
-                the flat gradient of their bucket: each is a part of its own.
+            memory: the memory of the worker.
+            compression: the compression of the frames.
+            worker: the number of the worker in frames.
+            seed: the seed of the run.
+            late_share: the share of a late gradient, which is in no mean, that is sent again.
+            rows: the row gradients of the current step, by parameter. Each of these parameters is
+                a part of its own, and has no values in the flat gradient of its bucket. The caller
+                may fill the mapping at every step.
         """
         self._rows = rows
         self.memory, self.seed = memory, seed
@@ -150,8 +151,8 @@ class Compressor:
     def compress(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
         """Encodes a bucket into a frame; the memory keeps what the frame leaves out.
 
-        `flat` serves as scratch space: afterwards it is no longer the gradient. Several threads may
-        compress different buckets at once.
+        `flat` is scratch space: afterwards it is no longer the gradient. Several threads may
+        compress different buckets at the same time.
         """
         return self.frame(bucket, self.encode(bucket, flat, step), step, flat.device)
 
@@ -171,7 +172,7 @@ class Compressor:
         return frame
 
     def encode(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> list[Any]:
-        """Encodes each part of a bucket; the payloads, as `compress` frames them."""
+        """Encodes each part of a bucket. Returns the payloads, one for each part."""
         runs = groupby(bucket.parts, lambda part: part.codec if part.codec.batch_encodes else None)
         return [
             payload
@@ -183,7 +184,7 @@ class Compressor:
         """Returns the scales that this rank proposes, by the first parameter of a part.
 
         Raises:
-            CodecError: a codec cannot carry the gradient.
+            CodecError: a codec cannot encode the gradient.
         """
         scales = {}
         for part in bucket.parts:
@@ -199,7 +200,7 @@ class Compressor:
         self._agreed = dict(scales)
 
     def take_back(self) -> None:
-        """Gives the memory back the late share of the last gradient, which never counted."""
+        """Gives the late share of the last gradient, which is in no mean, back to the memory."""
         for bucket, frame, device in self._sent.values():
             sent = torch.zeros(bucket.size)
             add_frame(bucket, frame, sent, self.late_share)
@@ -207,7 +208,7 @@ class Compressor:
         self._sent.clear()
 
     def keep(self, bucket: Bucket, sent: Float[Tensor, " n"]) -> None:
-        """Gives the memory, if it feeds back, what was sent of a bucket and never counts."""
+        """Gives a sent bucket that is in no mean to the memory, if that has error feedback."""
         if self.memory.feeds_back:
             for part in bucket.parts:
                 self.memory.take_back(layout(part), sent[part.start : part.stop])
@@ -251,7 +252,7 @@ class Compressor:
         return Generator().manual_seed(seed)  # on the CPU: the same draws on all devices
 
     def _whole(self, part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
-        """Returns the gradient of a part, after writing its rows, if it has any, into it."""
+        """Returns the gradient of a part, after writing its rows, if any, to the flat gradient."""
         gradient = gradient_of(part, flat)
         if (rows := self._rows.get(part.slots[0].name)) is not None:
             rows.write_to(gradient.view(rows.shape))
@@ -263,9 +264,9 @@ class Compressor:
         return self.memory.accepts_half and not copies_half(device) and 2 * read > bucket.size
 
     def _readable(self, codec: Codec[Any], gradient: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Returns the gradient as codec and memory take it: as it is, or as a float32 copy."""
-        as_it_is = codec.accepts_half and self.memory.accepts_half
-        return gradient if as_it_is else gradient.float()
+        """Returns the gradient, in float32 unless both codec and memory accept half precision."""
+        accepted = codec.accepts_half and self.memory.accepts_half
+        return gradient if accepted else gradient.float()
 
 
 def gradient_of(part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
@@ -275,7 +276,7 @@ def gradient_of(part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
 
 @contextmanager
 def named(part: Part) -> Iterator[None]:
-    """Says whose gradient a codec cannot carry."""
+    """Adds the names of the parameters of a part to a CodecError."""
     try:
         yield
     except CodecError as error:

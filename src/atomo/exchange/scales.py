@@ -1,4 +1,4 @@
-"""Agreement on scales: all workers of a step encode with the largest scale that any requests."""
+"""Agreement on scales: all workers encode with the largest scale that any worker proposes."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import final
@@ -62,7 +62,7 @@ def read_scales(frame: Bytes, *counts: int) -> list[float]:
 
 @final
 class Scales:
-    """The scales that workers request in one step. Late workers take the scales agreed on."""
+    """The scales that workers request in one step. Late workers get the agreed scales."""
 
     def __init__(self, needed: int) -> None:
         self._needed = needed
@@ -72,7 +72,7 @@ class Scales:
 
     @property
     def section(self) -> Float[Tensor, " n"]:
-        """The scales agreed on, for a frame."""
+        """The agreed scales, as a section of a frame."""
         return torch.tensor(self._agreed, dtype=torch.float64)
 
     def has_asked(self, worker: int) -> bool:

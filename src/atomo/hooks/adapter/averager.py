@@ -1,7 +1,8 @@
 """The adapter between hooks and reductions: one rank's part in the averages of a step.
 
-Hooks hand over gradients of any strides and dtypes, in buckets that may change from step to step.
-Here they become flat gradients for a `Reduction`, and means become gradients again.
+Hooks pass gradients of any strides and dtypes, in buckets that may change from step to step. The
+averager makes flat gradients of them for a `Reduction`, and copies the means back. It also skips
+steps with an average that is not finite, and counts bytes and seconds.
 """
 
 import math
@@ -45,7 +46,7 @@ __all__ = ["Averager", "Encoding", "RunInExchange", "Stats", "StepSkipper"]
 ALL_STEP: Final = "has every rank registered its hook, ddp.register_comm_hook(state, hook)?"
 RunInExchange = Callable[[Callable[[], None]], None]
 Encoding = tuple[Codecs, Reduction[Any, Any]]
-"""The codecs of some steps, and how what they encode is averaged."""
+"""The codecs of some steps, and the reduction of their payloads."""
 Snapshot = tuple[dict[str, Tensor], dict[str, Tensor]]
 """States of the memory and of the reduction."""
 
@@ -53,20 +54,20 @@ Snapshot = tuple[dict[str, Tensor], dict[str, Tensor]]
 @final
 @dataclass
 class Stats:
-    """One rank's sums over all steps."""
+    """The costs of one rank, summed over all steps."""
 
     steps: int = 0
-    skipped: int = 0  # of them, steps with a gradient that was not finite
-    dense_bytes: int = 0  # what the gradients have as they are
-    sent_bytes: int = 0  # what this rank gave in their place
+    skipped: int = 0  # steps with a gradient that was not finite, part of `steps`
+    dense_bytes: int = 0  # of the uncompressed gradients
+    sent_bytes: int = 0  # by this rank
     encode_s: float = 0.0  # memory and codec
-    exchange_s: float = 0.0  # waiting for the others included
+    exchange_s: float = 0.0  # with the waits for other ranks
     decode_s: float = 0.0
-    waited_s: float = 0.0  # in backward(), once all gradients were there; lower => more was hidden
+    waited_s: float = 0.0  # in backward(), after the last gradient; lower => more overlap
 
     @property
     def ratio(self) -> float:
-        """The factor by which fewer bytes are sent than the gradients have."""
+        """The bytes of the uncompressed gradients, divided by the sent bytes."""
         return self.dense_bytes / max(1, self.sent_bytes)
 
 
@@ -74,39 +75,41 @@ class Stats:
 class StepSkipper:
     """Restores the memory after a step with an average that is not finite.
 
-    `begin` runs in the thread that encodes and the rest in the thread that decodes. They share the
-    snapshot without a lock, since a step ends before the next one begins.
+    `begin` runs in the thread that encodes, `check` and `close` in the thread that decodes. The
+    threads share the snapshot without a lock, since a step ends before the next step begins.
     """
 
     def __init__(self, memory: Memory, reduction: Reduction[Any, Any], skips: bool) -> None:
         """Makes a skipper before the first step.
 
         Args:
-            memory: of this rank.
-            reduction: the one that may have a state beside the memory.
-            skips: True if such steps are left out at all.
+            memory: the memory of this rank.
+            reduction: the reduction, which may have a state beside the memory.
+            skips: True if steps with an average that is not finite are skipped.
         """
         self.skips = skips
         self._memory, self._reduction = memory, reduction
         self._snapshots = skips and bool(memory.vectors)
         self._before: Snapshot | None = None
-        self._finite: list[Tensor] = []  # by chunk of this step: True if its average is finite
+        self._finite: list[
+            Tensor
+        ] = []  # one for each chunk of this step: True if its average is finite
 
     def begin(self) -> None:
-        """Takes a snapshot before the first chunk of a step; the last chunk may spoil the step."""
+        """Takes a snapshot before the first chunk of a step, as any chunk may skip the step."""
         if self._snapshots and self._before is None:
             self._before = self._memory.state_dict(), self._reduction.state_dict()
 
     def check(self, chunk: Chunk) -> None:
-        """Checks averages as the caller that skips the step checks them."""
+        """Checks the averages of a chunk, in the dtype of its gradients, as the caller does."""
         # Half precision may overflow where the mean in float32 did not.
         if self.skips:
             wholes = [*chunk.gradients.values()] if chunk.whole is None else [chunk.whole]
             self._finite.append(torch.stack([whole.isfinite().all() for whole in wholes]).all())
 
     def close(self) -> bool:
-        """Ends the step. Returns True if it is left out, with the memory as before the step."""
-        # Once for all chunks: each read from a device waits for the device.
+        """Ends the step. Returns True if it is skipped: then the memory is as before the step."""
+        # One read for all chunks: each read from a device waits for the device.
         skipped = not all(bool(finite) for finite in to_host(self._finite))
         if skipped and self._before is not None:
             memory, reduction = self._before
@@ -119,18 +122,18 @@ class StepSkipper:
 
 @final
 class Averager:
-    """Replaces gradients by their average over all ranks, bit for bit the same on each.
+    """Replaces gradients by their average over all ranks, bit for bit the same on each rank.
 
     Each chunk passes `prepare`, `encode`, `exchange` and `decode`, with the same chunks in the same
-    order on every rank. Each stage has one thread at a time; while a chunk is in one stage, the
-    next chunk may be in the stage before. A step ends before the next one begins.
+    order on every rank. Each stage has one thread at a time. While a chunk is in one stage, the
+    next chunk may be in the stage before. A step ends before the next step begins.
 
-    What the threads share needs no lock. The memory and the decay belong to the thread that
-    encodes. The number of the step changes in the thread that decodes the last chunk, when nothing
-    is in other stages.
+    The threads need no lock. Only the thread that encodes uses the memory and the decay. The thread
+    that decodes the last chunk changes the number of the step, when no chunk is in another stage.
 
-    After an error the averager is of no more use: the ranks are out of step. A decode error occurs
-    on every rank. All finish the step's exchange before raising, so that no rank blocks.
+    After an error the averager cannot be used: the ranks are out of step. A decode error occurs on
+    every rank. All ranks finish the exchange of the step before they raise it, so that no rank
+    blocks.
     """
 
     def __init__(
@@ -148,15 +151,15 @@ class Averager:
         """Makes an averager at step 0.
 
         Args:
-            memory: of this rank.
+            memory: the memory of this rank.
             collective: connects the ranks.
-            encodings: each from a step on, in order, the first one from step 0.
-            compressor: the one that they encode with.
-            dense_first: what encodes in the first steps, where `dense` has some.
-            skips: True if a step with a gradient that is not finite is left out; then all ranks get
+            encodings: the encodings, each with its first step, in order; the first is from step 0.
+            compressor: the compressor of all encodings.
+            dense_first: the encoding of the first steps, if `dense` has dense steps.
+            skips: True if a step with a gradient that is not finite is skipped; then all ranks get
                 NaN, and every memory is as it was before the step.
-            dense: in which steps all travels dense.
-            decay: the weight decay that gradients get before the memory sees them.
+            dense: the steps in which all parameters are dense.
+            decay: the weight decay, added to gradients before the memory adds them.
         """
         self.stats, self.step = Stats(), 0
         self.memory, self.collective, self.dense = memory, collective, dense
@@ -164,9 +167,9 @@ class Averager:
         self._dense_first, self._encodings = dense_first, encodings
         self.skipper = StepSkipper(memory, self.reduction, skips)
         self.meter: NoiseMeter | None = None
-        """Meter of the codec's noise, where that damps steps."""
+        """Meter of the noise of the codec, if the noise damps steps."""
         self._scratch = ScratchSpace()
-        self._open = False  # True if a step has begun and more of it is to come
+        self._open = False  # True between the first and the last chunk of a step
         self._failure: BaseException | None = None
         self._decode_failure: BaseException | None = None  # of this step
 
@@ -198,12 +201,13 @@ class Averager:
         return chunk
 
     def encode(self, chunks: Sequence[Chunk], run_in_exchange: RunInExchange) -> list[InFlight]:
-        """Encodes chunks: all of a step, where the memory needs the norm of the whole gradient.
+        """Encodes chunks.
 
         Args:
-            chunks: those that are prepared.
-            run_in_exchange: calls a function in the thread of `exchange`, after the work that the
-                thread has already.
+            chunks: prepared chunks: all chunks of the step, if the memory needs the norm of the
+                whole gradient.
+            run_in_exchange: calls a function in the thread of `exchange`, after the work that is
+                already in its queue.
         """
         with self._stopping():
             if chunks and self.memory.needs_norm:
@@ -211,7 +215,7 @@ class Averager:
             return [self._encode(chunk, run_in_exchange) for chunk in chunks]
 
     def meet(self) -> None:
-        """Meets all ranks, in the place of the first exchange.
+        """Waits for all ranks, before the first exchange and in its thread.
 
         Raises:
             DeadlineExpired: a rank has not come to its first step.
@@ -220,10 +224,10 @@ class Averager:
             self.collective.meet("first step", ALL_STEP)
 
     def exchange(self, encoded: Sequence[InFlight]) -> list[InFlight]:
-        """Sends and receives.
+        """Exchanges chunks with other ranks.
 
         Raises:
-            TransportError: the others' part did not arrive.
+            TransportError: a message of another rank did not arrive.
         """
         with self._stopping():
             return [self._exchange(chunk) for chunk in encoded]
@@ -234,7 +238,7 @@ class Averager:
         Raises:
             NotFinite: a rank's gradient holds NaN or infinity, and steps are not skipped.
             CodecError: a rank cannot encode its gradient.
-            FrameError: what a rank sent is no message about this bucket.
+            FrameError: a received message is not about this bucket.
         """
         if self._decode_failure is not None:
             raise self._decode_failure
@@ -248,13 +252,13 @@ class Averager:
             raise
 
     def end(self) -> None:
-        """Ends a step, in the place of `encode`, after chunks of which none was the last."""
+        """Ends a step without a last chunk, in the thread of `encode`."""
         with self._stopping():
             self._open = False
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """Raises for ever what was raised once."""
+        """Raises an earlier error again, and records an error of its block."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -277,7 +281,7 @@ class Averager:
             for gradient in chunk.gradients.values()
         ]
         norm = float(torch.stack(norms).norm())
-        if math.isfinite(norm):  # where it is not, the announcement says so
+        if math.isfinite(norm):  # else the announcement reports it
             self.memory.begin(norm)
 
     def _encode(self, chunk: Chunk, run_in_exchange: RunInExchange) -> InFlight:
@@ -298,7 +302,7 @@ class Averager:
         return InFlight(chunk, bucket, flat, reduction, encoded)
 
     def _flat(self, chunk: Chunk, reduction: Reduction[Any, Any]) -> Float[Tensor, " n"]:
-        """Returns the room of a chunk's mean; of an entrywise sum, its gradients in any order."""
+        """Returns the tensor of a chunk's mean; for an entrywise sum, with the gradients in it."""
         if reduction.entrywise:
             return chunk.joined(lambda: self._scratch.flat(chunk))
         return self._scratch.flat(chunk)
@@ -306,11 +310,11 @@ class Averager:
     def _agree(self, bucket: Bucket, flat: Tensor, run_in_exchange: RunInExchange) -> None:
         """Has all ranks encode a bucket with the same scales. Errors: those of `agree_on_scales`.
 
-        A bucket has a round of its own: no more of the gradient need be there.
+        Each bucket has its own round, so that it does not wait for other buckets.
         """
         try:
             proposed = self._compressor.propose(bucket, flat)
-        except CodecError:  # not finite: the announcement says so
+        except CodecError:  # not finite: the announcement reports it
             proposed = {part.slots[0].name: 0.0 for part in bucket.agreeing}
         ranks, compressor, step = self.collective, self._compressor, self.step
         run_in_exchange(lambda: agree_on_scales(ranks, compressor, step, proposed))
@@ -319,7 +323,7 @@ class Averager:
         began, reduction = time.perf_counter(), encoded.reduction
         try:
             received = reduction.exchange(encoded.bucket, encoded.payload, self.step)
-        except NotFiniteSum as error:  # all ranks find that out, at the same sum
+        except NotFiniteSum as error:  # on all ranks, at the same sum
             if not self.skipper.skips:
                 raise NotFinite(str(error)) from error
             received, encoded = encoded.payload, replace(encoded, spoilt=True)
@@ -341,7 +345,7 @@ class Averager:
         self.stats.decode_s += time.perf_counter() - began
 
     def _replace_by_mean(self, received: InFlight) -> None:
-        """Replaces the scratch space by the mean; by NaN where the step is to be skipped."""
+        """Replaces the scratch space by the mean, or by NaN if the step is to be skipped."""
         bucket, flat, reduction = received.bucket, received.flat, received.reduction
         spoilt = received.spoilt
         try:

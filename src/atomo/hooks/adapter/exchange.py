@@ -1,4 +1,4 @@
-"""The exchange of a hook or an optimiser: gradients go in and come back averaged, in threads."""
+"""The exchange of a hook or an optimizer, which averages gradients in background threads."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ class ChunkWork(StageWork[Any, Any]):
     queue: HeldGradients[Any]
     """The chunks of this step that `averaging` has prepared."""
     place: Callable[[], AbstractContextManager[None]]
-    """Has a block compute on the side stream of a device."""
+    """Returns a context in which a block computes on the side stream of a device."""
     chunk: Chunk
     last: bool
     done: Callable[[], None]
@@ -86,7 +86,7 @@ class MeetWork(StageWork[None, None]):
 @final
 @dataclass(frozen=True)
 class EndWork(StageWork[None, None]):
-    """The end of a step of which no chunk was said to be the last."""
+    """The end of a step in which no chunk was submitted as the last."""
 
     averager: Averager
 
@@ -102,7 +102,7 @@ class EndWork(StageWork[None, None]):
 
 @final
 class Exchange:
-    """The averages of one model's gradients, its memories, and what they cost."""
+    """The averages of the gradients of one model, its memories, and the costs."""
 
     def __init__(
         self,
@@ -117,13 +117,14 @@ class Exchange:
         """Makes an exchange.
 
         Args:
-            averager: does the work, in threads of this exchange.
-            parameters: those of the model, by name.
-            owner: of this rank.
-            inside: the host of which the averager is for one rank; None: it is for all ranks.
-            layout: the buckets of whoever submits, if they change over a resume.
-            about: the codec and the memory, as `repr` has them.
-            meter: of the codec's noise, where that damps steps.
+            averager: the averager that the threads of this exchange run.
+            parameters: the parameters of the model, by name.
+            owner: the owner of this rank's memory.
+            inside: the ranks of this host; the averager is then over the first ranks of all hosts.
+                None: the averager is over all ranks.
+            layout: the layout of the submitted buckets, if a resume changes the buckets.
+            about: the codec and the memory, as in `repr`.
+            meter: the meter of the noise of the codec, if the noise damps steps.
         """
         self.meter = averager.meter = meter
         self._about = about
@@ -137,13 +138,12 @@ class Exchange:
             SerialExecutor("atomo-encode"),
             SerialExecutor("atomo-exchange"),
             SerialExecutor("atomo-decode"),
-            # Ranks must not begin the sum inside a host and the mean that is given there in
-            # different orders.
+            # Ranks must begin the sums and the broadcasts inside a host in one order.
             sequential=inside is not None and inside.in_one_order,
         )
         self._held: HeldGradients[Any] = HeldGradients(averager.memory.needs_norm)
-        # The caller's thread alone uses what follows, `submit`, `finish` and states. The stages
-        # have the averager meanwhile, and states are read when nothing is pending.
+        # Only the caller's thread uses the following attributes, `submit`, `finish` and states. The
+        # stages use the averager meanwhile; states are read when nothing is pending.
         self._pending: list[Future[None]] = []
         self._begun = False
         self._streams = SideStreams()
@@ -176,21 +176,21 @@ class Exchange:
 
     @property
     def damping(self) -> float:
-        """Returns the factor of the last step on the learning rate, by the noise of the codec."""
+        """The factor on the learning rate of the last step, from the noise of the codec."""
         return 1.0 if self.meter is None else self.meter.factor
 
     def at_rate(self, rate: float) -> None:
-        """Tells the learning rate of the next step to a memory in units of the update."""
+        """Sets the learning rate of the next step, for a memory in units of the update."""
         self._averager.memory.set_learning_rate(rate)
 
     def submit(self, chunk: Chunk, scale: float, last: bool, done: Callable[[], None]) -> None:
-        """Begins to average a chunk, in place; `done` is called when that is over, come what may.
+        """Begins to average a chunk, in place.
 
         Args:
-            chunk: some gradients, which nobody touches meanwhile.
-            scale: what they were multiplied with.
+            chunk: the gradients. The caller must not use them before `done` is called.
+            scale: the factor by which the gradients were multiplied.
             last: True if it is the last chunk of the step.
-            done: called in a thread.
+            done: called in a background thread after the average, also after an error.
         """
         if not self._begun:
             self._begin()
@@ -203,7 +203,7 @@ class Exchange:
         )
 
     def _submit(self, work: StageWork[Any, Any]) -> None:
-        # The future alone: what a chunk has become is free as soon as it has passed a stage.
+        # Only the future: so the result of a stage is freed once the next stage has it.
         self._pending.append(self._stages.submit(work).done)
 
     def _begin(self) -> None:
@@ -213,58 +213,58 @@ class Exchange:
             self._submit(MeetWork(self._averager))
 
     def end(self) -> None:
-        """Ends a step of which no chunk was said to be the last.
+        """Ends a step in which no chunk was submitted as the last.
 
         Raises:
-            AtomoError: as of `finish`.
+            AtomoError: as from `finish`.
         """
         self._submit(EndWork(self._averager))  # through all stages, after the chunks in them
         self.finish()
 
     def finish(self) -> None:
-        """Waits for all that was submitted.
+        """Waits for all submitted chunks.
 
         Raises:
-            AtomoError: an average failed; this exchange is of no more use.
+            AtomoError: an average failed; this exchange cannot be used any more.
         """
         began = time.perf_counter()
         pending, self._pending = self._pending, []
-        # All of it, also where a part failed: nothing of this step is left to meet the next one.
+        # All futures, also after an error: no work of this step may overlap with the next step.
         errors = [error for future in pending if (error := future.exception())]
         self.stats.waited_s += time.perf_counter() - began
         if errors:
             raise errors[0]
-        self._streams.join()  # on which the averages are written
+        self._streams.join()  # the averages are written on side streams
 
     def state_dict(self, ranks: int | None = None) -> StateDict:
         """Returns this rank's memory by parameter name, as tensors and plain types.
 
-        Among several ranks of a host the first has one memory for all of it, and counts as a rank.
-        torch.distributed.checkpoint takes it as it is, from all ranks together. To load what
-        another number of ranks has saved, give that number, have the entries filled, then give
-        them to `load_state_dict`.
+        If several ranks of a host average as one worker, the first rank has the memory of the host.
+        torch.distributed.checkpoint saves the states of all ranks as they are. To load a state of
+        another number of ranks, call this with that number, let torch.distributed.checkpoint fill
+        in the entries, and pass them to `load_state_dict`.
 
         Args:
-            ranks: how many ranks saved what is to be filled in; None: this is to be saved.
+            ranks: the number of ranks that saved the state to load; None: this state is saved.
         """
         return self._state.state_dict(ranks)
 
     def gather(self) -> StateDict | None:
-        """Gathers the state of all ranks at rank 0; None elsewhere. All ranks must call it.
+        """Gathers the state of all ranks at rank 0; None on other ranks. All ranks must call it.
 
-        `load_state_dict` takes it on any number of ranks.
+        `load_state_dict` takes the state on any number of ranks.
         """
         return self._state.gather(self._stages)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replaces the memory and the number of the step.
 
-        From another number of ranks, surplus memories are added to one rank, and ranks that have
-        none begin at zero: the sum of all memories stays what it was. Buckets do not matter.
+        If another number of ranks saved the state, surplus memories are added to one rank, and
+        ranks without a memory begin at zero: the sum of all memories does not change. Buckets may
+        differ.
 
         Raises:
-            CheckpointError: it is no such state, of another model or memory, of another
-                `dense_below` or `dense_steps`, or lacks the memories of ranks that this one takes
-                over.
+            CheckpointError: it is no such state, has another model, memory, `dense_below` or
+                `dense_steps`, or lacks memories that this rank takes over.
         """
         self._state.load_state_dict(state)

@@ -15,7 +15,7 @@ from atomo.hooks.adapter.chunks import Chunk, InFlight, ScratchSpace
 
 __all__ = ["HostAverager", "HostChunk"]
 
-FLAG: Final = 1  # entries after a mean; not 0: there is no mean, as the first rank failed
+FLAG: Final = 1  # entries after a mean; a value other than 0: the first rank failed, no mean
 
 
 @final
@@ -28,9 +28,9 @@ class HostChunk:
     host: Chunk
     """The chunk of the host as one worker, where this rank is the first."""
     flat: Float[Tensor, " n"]
-    """Its gradients, then its host's, then the mean; and a flag."""
+    """The gradients of this rank, then of the host, then the mean; and a flag at the end."""
     name: str
-    """Its name in errors, and in the frames of its host."""
+    """The name of the chunk in errors, and in the frames of its host."""
     error: BaseException | None = None
 
 
@@ -43,24 +43,24 @@ class HostBatch:
     sent: list[InFlight]
     """The chunks of the host in flight; empty except at its first rank."""
     error: BaseException | None
-    """The error because of which there will be no mean."""
+    """The error that prevents a mean, if there is one."""
 
 
 @final
 class HostAverager:
     """Has the first rank of each host average the sums of hosts.
 
-    It stands in the place of an `Averager`, and has the same stages: the sum inside is in the
-    thread that encodes, and the other ranks get the mean in the thread that decodes. An error of
-    the first rank travels with the mean, and the other ranks raise it too.
+    It has the stages of an `Averager`. The thread that encodes sums inside the host, and the thread
+    that decodes broadcasts the mean inside the host. An error of the first rank is broadcast in
+    place of the mean, and the other ranks raise it too.
     """
 
     def __init__(self, averager: Averager, inside: IntraHostGroup) -> None:
         """Makes an averager at step 0.
 
         Args:
-            averager: over the first ranks of all hosts; elsewhere it has nothing to do but count.
-            inside: this host.
+            averager: the averager over the first ranks of all hosts; on other ranks it only counts.
+            inside: the ranks of this host.
         """
         self._averager, self._inside = averager, inside
         self._scratch = ScratchSpace(FLAG)
@@ -72,7 +72,7 @@ class HostAverager:
             TransportError: another rank of this host has not sent its part.
         """
         began, flat = time.perf_counter(), self._scratch.flat(chunk)
-        # The first rank counts the step before it sends the last mean: all take the name here.
+        # The first rank counts the step before it sends the last mean, so the name is made here.
         name = f"bucket {chunk.number} of step {self._averager.step}"
         host = copy_to_flat(chunk, flat[:-FLAG])
         self._inside.reduce(flat[:-FLAG], f"{name} inside this host")
@@ -104,7 +104,7 @@ class HostAverager:
             AtomoError: the error of an `Averager` at the first rank of this host, of any stage.
         """
         batch = self._lead(batch, lambda: self._decode(batch.sent, last))
-        # All chunks, also after an error: the other ranks wait for each.
+        # All chunks, also after an error: the other ranks wait for each of them.
         errors = [self._share_mean(chunk, batch.error) for chunk in batch.chunks]
         if error := next(filter(None, errors), None):
             raise error
@@ -120,14 +120,14 @@ class HostAverager:
         return []
 
     def _share_mean(self, own: HostChunk, error: BaseException | None) -> BaseException | None:
-        """Copies the mean of the first rank to all ranks; returns its error, if it has none."""
+        """Broadcasts the mean of the first rank. Returns the error of the first rank, if any."""
         began, label = time.perf_counter(), f"the mean of {own.name}"
         if self._inside.leads:
             own.flat[-FLAG:] = float(error is not None)
         try:
             self._inside.broadcast(own.flat, label)
         except TransportError as lost:
-            raise error or lost from lost  # the others have waited as long as this one
+            raise error or lost from lost  # the other ranks have waited as long as this rank
         self._averager.stats.decode_s += time.perf_counter() - began
         if own.flat[-FLAG:].any():
             shared = self._inside.broadcast_error(error, f"the error of {label}")
@@ -136,7 +136,7 @@ class HostAverager:
         return None
 
     def _lead(self, batch: HostBatch, work: Callable[[], list[InFlight]]) -> HostBatch:
-        """Does the work of the first rank. An error of it passes on with the batch."""
+        """Does the work of the first rank. An error goes into the batch, for later stages."""
         if batch.error is not None or not self._inside.leads:
             return batch
         try:

@@ -310,7 +310,7 @@ def read(path: Path) -> dict[tuple[str, str, str, int, int], Cell]:
 
 
 def fill(path: Path, wanted: Sequence[Cell]) -> None:
-    """Runs the missing cells, and appends each result at once."""
+    """Runs the missing cells, and appends each result to the file as soon as it is known."""
     done = read(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for cell in wanted:

@@ -2,7 +2,7 @@
 
 The error is the one that `--error-budget` bounds, measured where `--code auto` measures it: on the
 gradient of one batch at the first weights. Short runs of LeNet, a thread a rank; lines of JSON, and
-what is there already is not run again. `--runs` takes the folders of finished runs of any network
+finished measurements are not repeated. `--runs` takes the folders of finished runs of any network
 instead, such as ResNet20's on CIFAR-10, and `--converged` the table that `converge.py` made; then
 only the errors of their codecs are measured.
 
@@ -108,7 +108,7 @@ def wanted(options: argparse.Namespace) -> list[tuple[Settings, Way]]:
 def of_table(page: Path) -> Iterator[tuple[Settings, Way]]:
     """Codecs with their default memories, and their accuracies with 1, 2 and 3 workers.
 
-    Those that vote are left out: what arrives of them is no gradient.
+    Codecs with majority votes are left out: their result is no gradient.
     """
     row = re.compile(r"\| `([^`]+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|")
     for found in map(row.match, page.read_text().splitlines()):

@@ -1,22 +1,22 @@
-"""A training to which faults are done all the time, held against the same without any.
+"""A training with random faults, compared with the same training without faults.
 
     .venv/bin/python benchmarks/chaos.py --minutes 30 --json chaos.json
     .venv/bin/python benchmarks/chaos.py --minutes 2 --workers 3 --hosts 3 --faults kill,stop,master
 
-It runs over a virtual cluster (`tools/virtual_cluster.py`). The training without faults has the
-same hosts before and after it, with `--calm` minutes each time; or, with `--beside`, a cluster of
-its own at the same time, which is fair on a machine that others use but halves what both have.
+The training runs over a virtual cluster (`tools/virtual_cluster.py`). The training without faults
+runs on the same hosts before and after it, for `--calm` minutes each time; or, with `--beside`, at
+the same time on another cluster, which is fair on a busy machine but halves the cores of both.
 
-Faults are drawn by `--seed`, one after the other, each once the one before is overcome, and spaced
-so that there are `--least` of them. Goodput is the number of new steps over that of the training
-without faults in the same seconds: of all; without the seconds in which the job starts again and
-takes steps again that it had taken; and without those of faults of links and disks as well. What a
-fault cost is the longest time between two steps after it, less the median. At the end there is a
-verdict: these figures against their goals.
+Faults are drawn from `--seed`, one after the other, each after the recovery from the previous one,
+with pauses such that there are `--least` faults. Goodput is the number of new steps over the steps
+of the training without faults in the same time: in total; without the time of restarts and repeated
+steps; and without the time of faults of links and disks as well. The cost of a fault is the longest
+time between two steps after it, minus the median. The verdict at the end compares these figures
+with their goals.
 
 Ends with 1 if a training hung or ended by itself, if gradients are not accounted for, if steps are
-missing, if a process is left, or if the accuracy is not that of the other: never for being slow.
-A full disk takes root, for a file system of its own; without it that fault is left out.
+missing, if a process is left, or if the accuracies differ: never for slowness. A full disk needs
+root, to mount a small file system; without root this fault is left out.
 """
 
 import argparse
@@ -83,17 +83,27 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--spares", type=int, default=1)
     parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--least", type=int, help=f"faults; {LEAST_A_MINUTE:g} a minute")
-    parser.add_argument("--every", type=float, help="mean seconds of quiet before each fault")
-    parser.add_argument("--timeout", type=float, default=10.0, help="of the training, seconds")
+    parser.add_argument(
+        "--least", type=int, help=f"minimum number of faults; default: {LEAST_A_MINUTE:g} a minute"
+    )
+    parser.add_argument("--every", type=float, help="mean seconds of pause before each fault")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, help="--timeout of the training, seconds"
+    )
     parser.add_argument("--faults", type=lambda text: text.split(","), default=list(FAULTS))
-    parser.add_argument("--count", type=int, help="faults at most; as many as there is time for")
-    parser.add_argument("--calm", type=float, default=1.5, help="minutes without, before and after")
-    parser.add_argument("--beside", action="store_true", help="without faults, at the same time")
-    parser.add_argument("--least-steps", type=int, default=400, help="of both, at the end")
+    parser.add_argument("--count", type=int, help="maximum number of faults; default: no limit")
+    parser.add_argument(
+        "--calm", type=float, default=1.5, help="minutes without faults, before and after"
+    )
+    parser.add_argument(
+        "--beside", action="store_true", help="run the training without faults in parallel"
+    )
+    parser.add_argument(
+        "--least-steps", type=int, default=400, help="minimum steps of both trainings"
+    )
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="a file for the result")
-    parser.add_argument("--told", type=Path, help="a file for all that the training said")
+    parser.add_argument("--json", type=Path, help="file for the result")
+    parser.add_argument("--told", type=Path, help="file for the output of the training")
     parser.add_argument("--train", action="append", default=[], help="an option of atomo train")
     options = parser.parse_args()
     if unknown := {*options.faults} - {*FAULTS}:
@@ -104,7 +114,7 @@ def parsed() -> argparse.Namespace:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[Path | None]:
-    """A file system of little room, where this user may mount one."""
+    """Mounts a small file system and yields its folder; None if this user may not mount one."""
     place = folder / "disk"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
@@ -174,13 +184,13 @@ def harmed(
             time.sleep(POLL_S)
         if wrong or time.monotonic() >= end:
             break
-        one, wrong = harm(scene, name, whom, limit_s, SAID * options.timeout)
-        done.append(one)
-        told = f"{one.at - begun:7.1f} s  {name:10} {one.cost_s:6.2f} s"
-        ends = "  restarted" * one.restarted + "  no line speaks of it" * (not one.told)
-        print(told + ends, flush=True)
+        fault, wrong = harm(scene, name, whom, limit_s, SAID * options.timeout)
+        done.append(fault)
+        line = f"{fault.at - begun:7.1f} s  {name:10} {fault.cost_s:6.2f} s"
+        ends = "  restarted" * fault.restarted + "  no line reports it" * (not fault.told)
+        print(line + ends, flush=True)
     over = time.monotonic()
-    # What has learnt has an accuracy that can be compared.
+    # Accuracies can be compared only after enough steps.
     wrong = wrong or learnt(training, options.least_steps, limit_s)
     wrong += closed(training, limit_s)
     wrong += calm.finish(options.least_steps, limit_s)
@@ -192,7 +202,7 @@ def quiet_s(options: argparse.Namespace, begun: float, count: int, done: Sequenc
     if options.every is not None:
         return float(options.every)
     left_s: float = begun + 60 * options.minutes - time.monotonic()
-    took_s = statistics.fmean([one.overcome - one.at for one in done] or [0.0])
+    took_s = statistics.fmean([fault.overcome - fault.at for fault in done] or [0.0])
     to_come: int = max(1, options.least - count)
     return max(LEAST_PAUSE_S, left_s / to_come - took_s)
 
@@ -206,7 +216,7 @@ def harm(
     at, restarts = time.monotonic(), len(training.restarts)
     undo = fault.do(scene, whom)
 
-    def told() -> bool:
+    def reported() -> bool:
         return not fault.said or any(fault.said in line for line in training.told[lines:])
 
     def overcome() -> bool:
@@ -215,7 +225,7 @@ def harm(
         steps = len(training.after(since)) >= SETTLED
         if fault.restarts or again:
             return bool(again) and steps and training.furthest() > furthest
-        return steps and (told() or time.monotonic() > at + said_s)
+        return steps and (reported() or time.monotonic() > at + said_s)
 
     if undo is not None:
         finish = at + fault.lasts_s
@@ -226,14 +236,14 @@ def harm(
     seen = [at, *training.after(at)]
     gap_s = max((b - a for a, b in pairwise(seen)), default=0.0)
     again = len(training.restarts) > restarts
-    one = Done(name, at, time.monotonic(), max(0.0, gap_s - median), again, told())
-    return one, [f"{name}: {what}" for what in wrong]
+    outcome = Done(name, at, time.monotonic(), max(0.0, gap_s - median), again, reported())
+    return outcome, [f"{name}: {failure}" for failure in wrong]
 
 
 def typical(training: Training) -> float:
-    """Seconds between two steps."""
-    told = training.steps[-50:]
-    return statistics.median([b - a for a, b in pairwise(told)] or [0.0])
+    """Returns the median seconds between two of the last steps."""
+    times = training.steps[-50:]
+    return statistics.median([b - a for a, b in pairwise(times)] or [0.0])
 
 
 if __name__ == "__main__":

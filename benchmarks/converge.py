@@ -3,7 +3,7 @@
 LeNet on the embedded digits as a user gets it: learning rate 0.02, momentum 0.9, batches of 32, 10
 epochs. A cell is the test accuracy after the last step, or why there is none. The jobs are threads
 of one process over the in-process transport; two jobs run at a time. Results are lines of JSON, and
-what is there already is not run again. There are two tables: `workers` has a column for each number
+finished runs are not repeated. There are two tables: `workers` has a column for each number
 of workers, `optimizers` one for each optimiser and way to average, with two workers.
 
 python benchmarks/converge.py converge.jsonl [--grid optimizers] [--only topk] [--processes 2]
@@ -200,7 +200,7 @@ def commands(grid: Grid, only: str, more: str) -> list[str]:
 
 
 def fill(path: Path, wanted: Sequence[str], processes: int) -> None:
-    """Runs the missing commands, and appends each outcome at once."""
+    """Runs the missing commands, and appends each outcome to the file as soon as it is known."""
     missing = [command for command in wanted if command not in read(path)]
     with ProcessPoolExecutor(processes) as pool, path.open("a") as out:
         for done in as_completed([pool.submit(run, command) for command in missing]):
@@ -239,7 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--grid", choices=[grid.name for grid in GRIDS], help="one table alone")
-    parser.add_argument("--only", default="", help="rows whose name has this in it")
+    parser.add_argument("--only", default="", help="text that the names of the rows contain")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--table", type=Path, help="a page to write the tables into; runs nothing")

@@ -158,7 +158,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def done(options: argparse.Namespace, model: nn.Module, data: Dataset, step: int) -> bool:
-    """True if the accuracy is there: rank 0 measures and tells."""
+    """True if the accuracy is reached: rank 0 measures it, and broadcasts the answer."""
     reached = torch.zeros(1)
     if options.rank == 0:
         top1 = accuracy(model, data)

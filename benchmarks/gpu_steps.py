@@ -41,7 +41,7 @@ def layers(device: str) -> list[Tensor]:
 
 
 def spectral(gradients: list[Tensor]) -> Callable[[], object]:
-    """Encodes all of them at once, as a worker does those of a bucket."""
+    """Encodes all layers in one call, as a worker encodes the layers of a bucket."""
     codec = make_codec("svd(rank=3)")
     generators = [Generator().manual_seed(place) for place in range(len(gradients))]
     return lambda: [*codec.encode_all(gradients, generators)]

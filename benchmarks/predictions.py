@@ -5,8 +5,8 @@
 
 A cell is a network, a rate of the links, a codec and a communicator. For each rate one job of three
 ranks, each on a host of its own, probes itself as `atomo explain --probe` does, and then takes a
-few real steps of each cell. What lies in `--out` is kept, so the same command goes on where it
-ended; `--table` prints what is there.
+few real steps of each cell. Results in `--out` are kept, so the same command continues an
+interrupted run; `--table` prints the results.
 """
 
 import argparse

@@ -41,7 +41,7 @@ KEYS: Final = {
 
 
 def main() -> None:
-    """Trains in one process, and tells the loss of each epoch."""
+    """Trains in one process, and prints the loss of each epoch."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--data-dir", type=Path, default=Path("data"))

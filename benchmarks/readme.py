@@ -1,7 +1,7 @@
-"""Runs the commands whose output the pages show, and updates the pages.
+"""Runs the commands with output on the pages, and updates the pages.
 
     python benchmarks/readme.py              README.md, rewritten where it has a sample
-    python benchmarks/readme.py --check      the same, but nothing is written: what would change?
+    python benchmarks/readme.py --check      shows the differences, and writes nothing
 
 A sample is a block of code behind a comment that names its command, `<!-- output of: ... -->`.
 Three dots stand for the lines of most steps, and the remaining time is left out of the others.

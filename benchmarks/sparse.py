@@ -91,7 +91,7 @@ def row(codec: Codec[Any], gradient: Tensor, repetitions: int) -> str:
 
 
 def log2_choose(n: int, k: int) -> float:
-    """Returns the bits that tell one set of k out of n from all others."""
+    """Returns the bits that identify one set of k out of n entries."""
     return (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
 
 

@@ -1,4 +1,4 @@
-"""Scaling of encoding with the threads of a worker: buckets of a gradient, compressed at once.
+"""Scaling of encoding with the threads of a worker: buckets of a gradient, compressed in parallel.
 
     python benchmarks/threads.py --tensor gradient.safetensors --threads 1 2 4
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Passes the tests, on all cores: sets everything up on first use.
-#   bash tests/run.sh                   all but the slow ones, of which it says how many there are
-#   bash tests/run.sh --all             the slow ones too: what CI runs
-#   bash tests/run.sh --long            and the long ones, for which CI has no time
+# Runs the tests on all cores; sets up the environment on first use.
+#   bash tests/run.sh                   all tests but the slow tests; prints the number of those left out
+#   bash tests/run.sh --all             slow tests too, as in CI
+#   bash tests/run.sh --long            long tests too, for which CI has no time
 #   bash tests/run.sh tests/codecs -x   arguments go to pytest
 # ATOMO_DATA names a folder with the real MNIST and CIFAR-10 (docs/data.md); without it the tests
-# that need them say that they were skipped.
+# that need them are reported as skipped.
 set -euo pipefail
 export ATOMO_EXTRAS=dev
 # shellcheck source=tools/environment.sh

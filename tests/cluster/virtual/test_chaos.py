@@ -31,7 +31,7 @@ def test_a_training_comes_through_deaths_of_workers_and_of_its_master(possible, 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nothing promised was broken" in done.stdout
-    untold = [line for line in done.stdout.splitlines() if "no line speaks of it" in line]
+    untold = [line for line in done.stdout.splitlines() if "no line reports it" in line]
     # A job that starts again may have no time for words, nor one that writes little in these
     # seconds any of a disk that is full.
     assert all("restarted" in line or "full disk" in line for line in untold), done.stdout

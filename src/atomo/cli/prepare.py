@@ -12,7 +12,7 @@ __all__ = ["main"]
 
 DEFAULT = ("MNIST", "Cifar10", "Cifar100", "SVHN")
 DESCRIPTION = """\
-Downloads data sets and verifies them. What is there already is left alone. Where one is
+Downloads data sets and verifies them. Existing data sets are kept. Where one is
 missing that cannot be downloaded, it says which files to put where, and ends with exit code 2.
 
   atomo prepare

@@ -77,7 +77,7 @@ def event_printer(as_json: bool, settings: Settings) -> Callable[[Event], None]:
 
 
 def write(file: int, event: Event) -> None:
-    """Writes a line at once, straight to the pipe, so that lines of several ranks never mix."""
+    """Writes a line directly to the pipe, so that lines of several ranks never mix."""
     os.write(file, f"{EVENT_MARK}{to_json(event)}\n".encode())
 
 

@@ -44,9 +44,9 @@ between. The best has the lowest training loss; with --evaluator local, the best
   atomo sweep --lr 2^-7..2^-1 --max-steps 100
   atomo sweep --lr 0.01,0.1 --momentum 0,0.9 --code 'svd; qsgd' --train-dir runs/tune
 
-Each trial has a folder in --train-dir. The same command goes on where it stopped."""
+Each trial has a folder in --train-dir. The same command continues an interrupted sweep."""
 
-# Of a run, what trials have no use for.
+# Settings of a run that trials ignore.
 EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
     {
         **setting_effects.TRAIN_EFFECTS,
@@ -89,7 +89,7 @@ def main(words: Sequence[str]) -> int:
 def run_trials(
     planned: Mapping[str, Settings], folder: Path, run: Run
 ) -> tuple[int, list[SweepTrial]]:
-    """Runs what is planned and not done yet.
+    """Runs the trials that are not done yet.
 
     Args:
         planned: settings of each trial, by its name.
@@ -147,7 +147,7 @@ def check_grid(trials: Mapping[str, CliSettings], report: Callable[[str], object
             idle.append(trial.idle(EFFECTS))
         except ConfigError as error:
             raise ConfigError(f"{name}: {error}") from error
-    shared = set(idle[0]).intersection(*idle)  # what one trial reads is not said of another
+    shared = set(idle[0]).intersection(*idle)  # an option that one trial reads is not idle
     report_idle(
         {name: effect for name, effect in idle[0].items() if name in shared},
         next(iter(trials.values())).options,
@@ -156,7 +156,7 @@ def check_grid(trials: Mapping[str, CliSettings], report: Callable[[str], object
 
 
 def matches_settings(text: str, settings: Settings) -> bool:
-    """True if what lies in the folder of a trial, if anything, is of these very settings."""
+    """True if the folder of a trial is empty, or has a run of the same settings."""
     stored = present(Path(settings.train_dir) / SETTINGS_FILE, read_whole, 0.0, time.sleep)
     return stored is None or stored.decode(errors="replace") == text
 
@@ -167,7 +167,7 @@ def place_trial(trial: CliSettings, folder: Path, name: str) -> Settings:
 
 
 def trial_arguments(fixed: Sequence[str], point: Mapping[str, str]) -> CliSettings:
-    """Returns what one point of the grid gives, as a command line of its own would."""
+    """Returns the settings of one point of the grid, as from a command line of its own."""
     evaluator = (
         [] if any(word.startswith("--evaluator") for word in fixed) else ["--evaluator=none"]
     )

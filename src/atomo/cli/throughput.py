@@ -32,7 +32,7 @@ Trains on noise and prints images a second: first dense, then with --code. Optio
 
   --num-warmup-batches X    steps before anything counts (default 10)
   --num-batches-per-iter X  steps to a measurement (default 10)
-  --num-iters X             measurements, whose mean and spread are printed (default 10)
+  --num-iters X             measurements; their mean and spread are printed (default 10)
 
   atomo throughput --network ResNet50 --batch-size 32 --code dgc --n 3"""
 DENSE: Final = "sgd"
@@ -45,7 +45,7 @@ OWN: Final[Effect[Settings]] = Effect(
     lambda settings: False,
     "jobs have folders that are gone afterwards, no evaluator and no lines of steps; leave it out",
 )
-# Of a run, what this command sets itself.
+# Settings of a run that this command sets itself.
 EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
     {
         **setting_effects.TRAIN_EFFECTS,
@@ -96,7 +96,7 @@ def main(words: Sequence[str]) -> int:
     run = parse_cli_settings(["--dataset=Noise", *run_options], "throughput", DESCRIPTION)
     run.check(caution("throughput"), EFFECTS)
     base = run.settings
-    resolve_settings(base)  # what is wrong with it is said now, not when the dense run is over
+    resolve_settings(base)  # errors are raised now, not after the dense run
     speeds = []
     for settings in compared_runs(base):
         code, steps = run_job(settings, plan.steps)
@@ -108,7 +108,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def compared_runs(base: Settings) -> list[Settings]:
-    """Returns the dense run, and the one that was asked for if it is another."""
+    """Returns the dense run, and the requested run if it is not dense."""
     dense = replace(base, code=DENSE, code_schedule="", code_for="", error_budget=None,
                     memory="auto", warmup_epochs=0, compress_ratio=None)  # fmt: skip
     return [dense] if dense.resolved() == base.resolved() else [dense, base]

@@ -41,7 +41,7 @@ class CliSettings:
         Raises:
             ConfigError: settings contradict each other.
         """
-        self.settings.resolved()  # says what is wrong better than an option without effect could
+        self.settings.resolved()  # its errors are clearer than a report of options without effect
         return without_effect(self.settings, self.options, table)
 
     def check_codes(self) -> None:

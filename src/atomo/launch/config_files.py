@@ -20,7 +20,7 @@ def config_file(path: Path) -> Path:
         ConfigError: no file is there, and no published one has this name.
     """
     if path.exists() or path.parts[:1] != (FOLDER,):
-        return path  # whoever reads it says what is wrong with it
+        return path  # the reader of the file reports errors
     if (published := root() / path).is_file():
         return published
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""Tables and lines of commands on a terminal, without what the terminal would obey."""
+"""Tables and lines of commands on a terminal, without control sequences."""
 
 import sys
 from collections.abc import Iterator
@@ -48,7 +48,7 @@ class Escapes(RenderHook):
 
 @final
 class Escaped:
-    """A table or text whose control characters are shown as escapes."""
+    """A table or text that shows control characters as escapes."""
 
     def __init__(self, shown: RenderableType) -> None:
         self._shown = shown

@@ -1,4 +1,4 @@
-"""`atomo explain FOLDER`: what the steps of a run took, beside what is predicted for them."""
+"""`atomo explain FOLDER`: the measured and the predicted times of a run's steps."""
 
 import json
 import statistics
@@ -30,7 +30,7 @@ from atomo.workloads.models import is_own
 __all__ = ["by_last_plan", "explain_run", "with_enclosing_run", "with_run_options"]
 
 FIRST: Final = 3  # the step from which on times count; before it, memory is still being made
-# What of a step is what, in the names of metrics.jsonl; the first is all of it.
+# The parts of a step, by the names of metrics.jsonl; the first is the whole step.
 PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "step": ("step_s",),

@@ -1,4 +1,4 @@
-"""A run on a terminal, while it goes on: a live panel, and lines above it."""
+"""A display on a terminal: a live panel, and lines above it."""
 
 import time
 from typing import final
@@ -37,7 +37,7 @@ from atomo.training.job.events import (
 __all__ = ["LivePanel"]
 
 REFRESH_PER_S = 5
-ECHO = "^C^C"  # what a terminal shows of Ctrl-C must not wrap: the panel would lose its place
+ECHO = "^C^C"  # the terminal's echo of Ctrl-C must not wrap: the panel would lose its place
 
 
 @final

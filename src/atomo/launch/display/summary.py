@@ -153,7 +153,7 @@ class Summary:
         return [(name, ", ".join(workers))]
 
     def _refused_frames(self) -> list[tuple[str, str]]:
-        """Names the workers whose frames were refused, and the reasons."""
+        """Names the senders of refused frames, and the reasons."""
         if not self._refused:
             return []
         counts = sorted(self._refused.items())

@@ -2,7 +2,7 @@
 
 __all__ = ["bytes_text", "duration_text", "ratio_text"]
 
-MOST_S = 1e12  # 30,000 years; what is longer is an error of whoever measured it
+MOST_S = 1e12  # 30,000 years; a longer time is a measurement error
 
 
 def bytes_text(count: int | float) -> str:

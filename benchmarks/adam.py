@@ -132,7 +132,7 @@ class Plain:
         """Changes the gradients of one rank before they are compressed."""
 
     def after(self, parameters: Sequence[Tensor]) -> None:
-        """Changes the average before the optimiser sees it."""
+        """Changes the average before the optimizer sees it."""
 
 
 @final
@@ -140,7 +140,7 @@ class Differences:
     """EF21 with momentum (Fatkhullin et al., 2023), through a residual memory.
 
     A rank compresses the change of a moving average of its gradients, and all add the averages up:
-    the optimiser sees an estimate of a gradient, and no sum that came late.
+    the optimizer sees an estimate of a gradient, and no sum that came late.
     """
 
     def __init__(self, eta: float) -> None:
@@ -217,7 +217,7 @@ class Cell:
 
 
 def optimizer_of(method: Method, model: nn.Module) -> torch.optim.Optimizer:
-    """Returns the optimiser of one rank."""
+    """Returns the optimizer of one rank."""
     return torch.optim.AdamW(
         model.parameters(), lr=method.rate, betas=method.betas, weight_decay=0.01
     )

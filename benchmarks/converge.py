@@ -1,10 +1,10 @@
-"""Accuracy of every recipe and codec on defaults: with each memory, optimiser and way to average.
+"""Accuracy of every recipe and codec on defaults: with each memory, optimizer and way to average.
 
 LeNet on the embedded digits as a user gets it: learning rate 0.02, momentum 0.9, batches of 32, 10
 epochs. A cell is the test accuracy after the last step, or why there is none. The jobs are threads
 of one process over the in-process transport; two jobs run at a time. Results are lines of JSON, and
 finished runs are not repeated. There are two tables: `workers` has a column for each number
-of workers, `optimizers` one for each optimiser and way to average, with two workers.
+of workers, `optimizers` one for each optimizer and way to average, with two workers.
 
 python benchmarks/converge.py converge.jsonl [--grid optimizers] [--only topk] [--processes 2]
 python benchmarks/converge.py converge.jsonl --grid optimizers --table docs/convergence.md

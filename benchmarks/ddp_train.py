@@ -87,7 +87,7 @@ def parse() -> argparse.Namespace:
 
 
 def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDataParallel:
-    """Returns the model in DDP, with the hook of a name; `momentum` is that of the optimiser to
+    """Returns the model in DDP, with the hook of a name; `momentum` is that of the optimizer to
     come.
     """
     name, _, setting = hook.partition(":")
@@ -126,7 +126,7 @@ def give_back(state: object, bucket: GradBucket) -> Future[Tensor]:
 
 
 def has_momentum(hook: str, momentum: float) -> bool:
-    """True if the memory of a hook applies momentum, so that the optimiser must not."""
+    """True if the memory of a hook applies momentum, so that the optimizer must not."""
     name, _, setting = hook.partition(":")
     if name != "atomo":
         return False

@@ -156,7 +156,7 @@ def test_it_says_what_it_is_and_takes_objects_and_names():
         ({"memory": "residul"}, "unknown memory 'residul'; did you mean 'residual'"),
         ({"memory": Residual()}, "code randk with memory residual diverges"),
         ({"memory": "residual"}, "code randk with memory residual diverges"),
-        ({"momentum": 0.9}, "memory none takes no momentum: leave 0.9 to the optimiser"),
+        ({"momentum": 0.9}, "memory none takes no momentum: leave 0.9 to the optimizer"),
         ({"memory": NoMemory(), "momentum": 0.9}, "momentum belongs to the memory that was given"),
     ],
 )

@@ -52,7 +52,7 @@ def test_neighbours_with_the_same_codec_share_a_part_and_small_vectors_stay_dens
 
 
 def test_parameters_lie_where_they_do_with_one_codec() -> None:
-    """Checks that memories, optimisers and weights stay in place when codecs change."""
+    """Checks that memories, optimizers and weights stay in place when codecs change."""
     rules = parse_by_name("topk: a.weight c.weight; svd: b.weight")
     (mixed,), (plain,) = (
         plan(SHAPES, make_codec("bf16"), ONE, *options) for options in ([rules], [])

@@ -1,4 +1,4 @@
-"""Loops of threads, one a rank, that train a small network with a wrapped optimiser."""
+"""Loops of threads, one a rank, that train a small network with a wrapped optimizer."""
 
 import copy
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def on_ranks(
     **settings: Any,
 ) -> tuple[list[nn.Module], list[Any]]:
     """Calls `body(rank, model, optimizer)` in a thread for each rank; returns the models and
-    optimisers.
+    optimizers.
     """
     networks, optimizers = [copy.deepcopy(model()) for _ in range(size)], [None] * size
     transports = network(size)

@@ -50,7 +50,7 @@ def batches() -> list[Batch]:
 
 
 class Run:
-    """A model that DDP trains with a hook, or a wrapped optimiser."""
+    """A model that DDP trains with a hook, or a wrapped optimizer."""
 
     def __init__(self, code: str, options: dict[str, Any], settings: dict[str, Any]) -> None:
         self.model, self.scaler = Layers(), torch.amp.GradScaler("cpu", enabled=False)

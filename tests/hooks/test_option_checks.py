@@ -1,4 +1,4 @@
-"""Arguments of hooks and optimisers that cannot be, refused in their own words."""
+"""Arguments of hooks and optimizers that cannot be, refused in their own words."""
 
 import math
 import re
@@ -112,7 +112,7 @@ def test_an_optimizer_is_wrapped_once():
 
 
 def wrapped(network: nn.Module) -> Any:
-    """Returns a wrapped optimiser of all parameters of a model."""
+    """Returns a wrapped optimizer of all parameters of a model."""
     return atomo.wrap_optimizer(SGD(network.parameters(), lr=0.1), network, "sgd")
 
 

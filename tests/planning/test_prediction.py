@@ -146,7 +146,7 @@ def test_cores_that_are_never_idle_do_one_thing_after_another() -> None:
     assert steps_s == pytest.approx([0.5 + 3, 0.5 + 3 + 1, 0.5 + 3 + 2])  # decoding takes 2 s
 
 
-def test_the_optimiser_takes_its_time_at_the_master_and_again_where_gradients_come_down() -> None:
+def test_the_optimizer_takes_its_time_at_the_master_and_again_where_gradients_come_down() -> None:
     slow = Scenario(replace(PROFILE, update_s=2.0), 2, LINK)
     plain = Scenario(PROFILE, 2, LINK)
     for name, times in (("Allgather", 1), ("ParameterServer", 2)):

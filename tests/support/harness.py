@@ -87,7 +87,7 @@ def plain_sgd(
     weights.
 
     `rates` are the learning rates of the steps; empty: a rate that shrinks. `make` makes another
-    optimiser than SGD.
+    optimizer than SGD.
     """
     data = load_dataset(chosen.dataset, Path(chosen.data_dir))
     torch.manual_seed(derive(chosen.seed, "weights"))

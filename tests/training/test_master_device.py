@@ -57,7 +57,7 @@ def test_its_weights_come_to_the_host_once_a_step(tmp_path, monkeypatch):
     use_staging(monkeypatch)
     with waits() as calls:
         trained(tmp_path, DEVICE, 2, code="sgd", memory="none", ema_decay=0.0)
-    # The weights of each step; those of the checkpoint, and its optimiser.
+    # The weights of each step; those of the checkpoint, and its optimizer.
     assert calls.count("synchronize") == 2 + 1
     assert calls.count("copy_") == 1
 

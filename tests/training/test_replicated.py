@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 def same(first: Snapshot, second: Snapshot) -> bool:
-    """True if weights, optimiser and the workers' states are equal in every bit."""
+    """True if weights, optimizer and the workers' states are equal in every bit."""
     pairs = [(first.model, second.model), (first.optimizer, second.optimizer)]
     pairs += zip(first.workers, second.workers, strict=True)
     return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)

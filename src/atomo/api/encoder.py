@@ -196,7 +196,7 @@ def memory_for(codec: Codec[Any], memory: object, momentum: float) -> Memory:
         raise ConfigError(f"memory must be a memory, or the name of one, got {described(memory)}")
     spec = default_memory(codec, momentum) if memory == AUTO else memory
     if momentum and kind_of(spec) is not MomentumCorrection:
-        raise ConfigError(f"memory {spec} takes no momentum: leave {momentum} to the optimiser")
+        raise ConfigError(f"memory {spec} takes no momentum: leave {momentum} to the optimizer")
     check_fits(codec, spec)
     return make_memory(spec, momentum)
 

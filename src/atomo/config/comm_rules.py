@@ -76,7 +76,7 @@ def own_memory(comm_type: str, momentum: float = 0.0) -> str | None:
 
     Args:
         comm_type: the communicator.
-        momentum: momentum of the optimiser; 0: none.
+        momentum: momentum of the optimizer; 0: none.
     """
     name = resolve("comm-type", comm_type, COMM_TYPES)
     return REDUCTIONS[name].default_memory(momentum) if name in REDUCTIONS else None

@@ -47,7 +47,7 @@ def scheduled(*names: str) -> Callable[[Settings], bool]:
 
 
 def applies_momentum(settings: Settings) -> bool:
-    """True if the optimiser applies momentum, or the memory does in its place."""
+    """True if the optimizer applies momentum, or the memory does in its place."""
     run = resolved(settings)
     return run.optimizer == "sgd" or (run.memory != AUTO_CODEC and kind_of(run.memory).has_momentum)
 

@@ -209,7 +209,7 @@ def default_rate(optimizer: str, codecs: Sequence[Codec[Any]]) -> float:
     """Returns the default learning rate of a run.
 
     Raises:
-        ConfigError: the optimiser is unknown.
+        ConfigError: the optimizer is unknown.
     """
     name = resolve("optimizer", optimizer, RATES)
     return VOTES_RATE if any(codec.votes for codec in codecs) else RATES[name]
@@ -225,8 +225,8 @@ def required_memory(
     Args:
         codecs: codecs of the schedule, in order, then codecs of single parameters.
         comm_type: the communicator, which may prescribe a memory.
-        momentum: momentum of the optimiser; 0: none.
-        optimizer: optimiser, as in `default_memory`.
+        momentum: momentum of the optimizer; 0: none.
+        optimizer: optimizer, as in `default_memory`.
 
     Raises:
         ConfigError: a lossy codec needs a memory that another codec refuses.

@@ -153,7 +153,7 @@ class Reduction(ABC, Generic[Encoded, Received]):
 
     @classmethod
     def default_memory(cls, momentum: float) -> str | None:
-        """Returns the memory for this momentum of the optimiser; None: the codec decides."""
+        """Returns the memory for this momentum of the optimizer; None: the codec decides."""
         plain = cls.memories[0] if cls.memories else None
         return cls.momentum_memory if momentum and cls.momentum_memory else plain
 

@@ -1,4 +1,4 @@
-"""Registry of the hook or optimiser that averages the gradients of a parameter.
+"""Registry of the hook or optimizer that averages the gradients of a parameter.
 
 Two averages of one gradient raise no error by themselves: each has a memory of its own, and the
 second compresses the average of the first.
@@ -20,7 +20,7 @@ __all__ = ["HOOKS", "OPTIMIZERS", "Owners"]
 @final
 @dataclass(frozen=True)
 class Owners:
-    """The existing models with a hook, or the existing wrapped optimisers."""
+    """The existing models with a hook, or the existing wrapped optimizers."""
 
     label: str
     """The name of the function that makes them."""
@@ -36,7 +36,7 @@ class Owners:
         ids = {id(parameter) for parameter in parameters}
         if not self._count(ids):
             return
-        gc.collect()  # a model or an optimiser without references may be in a reference cycle
+        gc.collect()  # a model or an optimizer without references may be in a reference cycle
         if count := self._count(ids):
             raise ConfigError(
                 f"{self.label} averages the gradients of {count} of the {len(ids)} parameters "

@@ -64,11 +64,11 @@ def default_memory(codec: Codec[Any] | str, momentum: float = 0.0, optimizer: st
 
     Args:
         codec: a codec, or its specification.
-        momentum: the momentum that the optimiser would apply to the mean of the gradients.
+        momentum: the momentum that the optimizer would apply to the mean of the gradients.
         optimizer: "sgd" or "adam" (also for AdamW).
 
     Raises:
-        ConfigError: the codec or the optimiser is unknown, or the momentum is not a number.
+        ConfigError: the codec or the optimizer is unknown, or the momentum is not a number.
     """
     codec = codec if isinstance(codec, Codec) else make_codec(codec)
     check_number("momentum", momentum)
@@ -154,7 +154,7 @@ def make_memory(
 
     Args:
         spec: in the form of a codec's specification: `residual`, `dgc(clip=6.0)`.
-        momentum: of the optimiser, for a memory that applies it.
+        momentum: of the optimizer, for a memory that applies it.
         nesterov: True for Nesterov momentum.
         workers: the number of workers that average their gradients.
 

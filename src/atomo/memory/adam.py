@@ -30,7 +30,7 @@ class EfficientAdam(Memory):
     """Encodes u + r, where u is Adam's update of this worker's gradients, and keeps the rest as r.
 
     m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; u = m_hat / (sqrt(v_hat) + eps).
-    The optimiser only subtracts the average of the sent updates times the learning rate, with
+    The optimizer only subtracts the average of the sent updates times the learning rate, with
     AdamW's weight decay: p = p - lr (u + wd p). Adam after the average would divide delayed parts
     by their own length. With a lossless codec and one worker this is AdamW.
     """

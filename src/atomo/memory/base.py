@@ -33,14 +33,14 @@ class Memory(ABC):
     feeds_back: ClassVar[bool]
     """True for error feedback: unsent or uncounted parts are sent at a later step."""
     has_momentum: ClassVar[bool] = False
-    """True if momentum is applied before encoding, so that the optimiser must not apply it again.
+    """True if momentum is applied before encoding, so that the optimizer must not apply it again.
     """
     takes_momentum: ClassVar[bool] = False
     """True if the memory applies the momentum that `make_memory` is given."""
     decay_has_momentum: ClassVar[bool] = False
-    """True if the optimiser applies momentum to weight decay, but not to the gradient."""
+    """True if the optimizer applies momentum to weight decay, but not to the gradient."""
     makes_update: ClassVar[bool] = False
-    """True if the memory sends the update of an adaptive optimiser, so that the receiving optimiser
+    """True if the memory sends the update of an adaptive optimizer, so that the receiving optimizer
     only subtracts the average times the learning rate."""
     vectors: ClassVar[tuple[str, ...]] = ("",)
     """The prefixes, before a parameter's name, of the vectors in the state."""

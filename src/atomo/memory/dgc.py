@@ -32,7 +32,7 @@ class MomentumCorrection(Memory):
     """u = m u + g; v = v + u; sent entries of v become zero in v and, with masking, in u.
 
     Nesterov: u = m (u + g); v = v + u + g. A lossless codec (biases are sent dense) sends m u + g:
-    momentum is linear, so that this equals momentum after the average. The optimiser must not apply
+    momentum is linear, so that this equals momentum after the average. The optimizer must not apply
     momentum again. A gradient that is taken back returns to v; the momentum that was masked when
     the gradient was sent stays zero.
     """

@@ -36,7 +36,7 @@ class Residual(Memory):
 
     `units=update` is EF-signSGD's error feedback: p = lr g + e, C(p) is sent, e = p - C(p), and the
     weights move by C(p). The residual is then a part of an update: a residual from a time of a
-    higher learning rate keeps its size when the rate falls. The optimiser multiplies by the rate
+    higher learning rate keeps its size when the rate falls. The optimizer multiplies by the rate
     afterwards. Therefore C(p) / lr is sent, which is C(g + e / lr) for every codec that scales with
     its gradient. The result differs from `units=gradient` only where the rate changes.
     """

@@ -20,7 +20,7 @@ __all__ = [
 ]  # fmt: skip
 
 RATES: Final[Mapping[str, float]] = MappingProxyType({"sgd": 0.02, "adam": 0.001})
-"""The default learning rate of each optimiser."""
+"""The default learning rate of each optimizer."""
 VOTES_RATE: Final = 0.0001
 """The default of codecs that vote: every weight moves by it at every step."""
 

@@ -96,7 +96,7 @@ def check_delta_codec(codec: Codec[Any]) -> Codec[Any]:
 
 
 def repeats_steps(downlink: str, one_host: bool) -> bool:
-    """True if workers are likely to need an optimiser, under a canonical setting.
+    """True if workers are likely to need an optimizer, under a canonical setting.
 
     Within one host bytes cost nothing, while to decode W frames in each of W processes does.
     """

@@ -45,7 +45,7 @@ class Kind(IntEnum):
     if they changed, the shares of the gradients: one for all or one for each; int32 [workers]: the
     counted workers in rank order"""
     SNAPSHOT = 12
-    """master to worker | all weights: float32, one dimension; the optimiser: uint8, one dimension,
+    """master to worker | all weights: float32, one dimension; the optimizer: uint8, one dimension,
     a safetensors file. Its step is the number of steps taken"""
     HASH = 13
     """both directions | none: the query; uint8 [8]: xxh3-64 of the weights, big-endian. Its step is

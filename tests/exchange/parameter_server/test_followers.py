@@ -430,7 +430,7 @@ def test_who_missed_differences_gets_them_in_order_or_all_weights(tmp_path):
         assert mine[rank - 1].equal(weights)
 
 
-def test_damaged_optimisers_are_refused(tmp_path):
+def test_damaged_optimizers_are_refused(tmp_path):
     one, _, replica = follower(tmp_path)
     sections = [torch.ones(ENTRIES), torch.ones(9, dtype=torch.uint8)]
     frame = pack(Header(Kind.SNAPSHOT, 1), sections, Compression("none"))

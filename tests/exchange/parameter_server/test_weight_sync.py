@@ -184,7 +184,7 @@ DIFFERENCES = ["delta(topk(ratio=0.05))", "delta(efsignsgd)", "delta(bf16)"]
 @pytest.mark.parametrize("down", slow_but(DIFFERENCES[:1], DIFFERENCES))
 def test_replicas_stay_alike_and_the_checkpoint_is_what_workers_have(tmp_path, sent, down):
     told: list[Event] = []
-    # An optimiser without momentum, and 4 steps of a small rate: x and w differ, but not by much.
+    # An optimizer without momentum, and 4 steps of a small rate: x and w differ, but not by much.
     changes = {"code": "topk(ratio=0.05)", "lr": 1e-3, "eval_freq": 2}
     whole = trained(tmp_path / "whole", down, told.append, **changes)
     assert not [event for event in told if isinstance(event, Caution) and "other" in event.text]

@@ -1,4 +1,4 @@
-"""`dense_below` and `dense_steps` of hooks and optimisers: what travels as it is, and when."""
+"""`dense_below` and `dense_steps` of hooks and optimizers: what travels as it is, and when."""
 
 from functools import partial
 

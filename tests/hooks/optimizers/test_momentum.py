@@ -1,4 +1,4 @@
-"""Momentum: refused where a memory would drop it, moved where an optimiser is given."""
+"""Momentum: refused where a memory would drop it, moved where an optimizer is given."""
 
 import warnings
 from copy import deepcopy
@@ -70,7 +70,7 @@ def test_all_doors_refuse(settings, words):
 
 
 def trained(code: str | None, **settings: Any) -> tuple[torch.Tensor, Any, Any]:
-    """Returns the weights after steps with DDP, the optimiser, and the state of the hook."""
+    """Returns the weights after steps with DDP, the optimizer, and the state of the hook."""
     ddp, state = DistributedDataParallel(model()), None
     optimizer = SGD(ddp.parameters(), **HEAVY)
     if code:
@@ -101,7 +101,7 @@ def test_what_moved_is_plain_sgd_where_nothing_is_late():
 
 @pytest.mark.parametrize("loads_first", [True, False])
 def test_a_resume_goes_on_bit_for_bit(loads_first):
-    """The optimiser's state has its momentum, so that it may be loaded before the hook too."""
+    """The optimizer's state has its momentum, so that it may be loaded before the hook too."""
     with alone():
         ddp = DistributedDataParallel(model())
         optimizer = SGD(ddp.parameters(), **HEAVY)

@@ -1,4 +1,4 @@
-"""Wrapped optimisers, on ranks that are threads."""
+"""Wrapped optimizers, on ranks that are threads."""
 
 from argparse import ArgumentParser
 from typing import Any

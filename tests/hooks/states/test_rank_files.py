@@ -19,7 +19,7 @@ def sgd(model):
 
 
 def saved(folder: Path, size: int, count: int = 3):
-    """Optimisers that took some steps, and saved."""
+    """Optimizers that took some steps, and saved."""
     _, optimizers = on_ranks(size, CODE, steps(size, count), sgd)
     for optimizer in optimizers:
         save_rank(optimizer.exchange, folder)

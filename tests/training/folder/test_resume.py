@@ -18,7 +18,7 @@ from atomo.training.job.events import Caution, Event, Started, StepDone
 
 
 def same(first: Snapshot, second: Snapshot) -> bool:
-    """True if weights, optimiser and the workers' states are equal in every bit."""
+    """True if weights, optimizer and the workers' states are equal in every bit."""
     pairs = [(first.model, second.model), (first.optimizer, second.optimizer)]
     pairs += zip(first.workers, second.workers, strict=True)
     return all(a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""The master's optimiser with memories that apply momentum at the workers."""
+"""The master's optimizer with memories that apply momentum at the workers."""
 
 import pytest
 import torch

@@ -26,13 +26,13 @@ def without_dropout(network: Module) -> Module:
 
 def losses_of_steps(network: Module, steps: int, lr: float) -> list[float]:
     inputs, labels = batch(8)
-    optimiser = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
+    optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
     losses = []
     for _ in range(steps):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = cross_entropy(network(inputs), labels)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(loss.item())
     return losses
 

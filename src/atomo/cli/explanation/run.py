@@ -38,7 +38,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "encode": ("encode_s",),
         "send and wait": ("send_s", "wait_s"),
         "decode": ("decode_s", "follow_s"),
-        "optimiser": ("update_s",),
+        "optimizer": ("update_s",),
     }
 )
 

@@ -95,7 +95,7 @@ def measure_profile(dry_run: DryRun, timer: SynchronizedTimer, times: int) -> Pr
             dry_run.run(step, stopwatch.note)
         stopwatch.stop()
     rows = timer.gather([t for row in stopwatch.ready[WARM_UP:] for t in row], "the passes")
-    updates = timer.gather([measure_update(dry_run, times)], "the optimiser")
+    updates = timer.gather([measure_update(dry_run, times)], "the optimizer")
     workers = rows[len(rows) - dry_run.workers :]  # a master is rank 0
     names = [slot.name for bucket in reversed(dry_run.buckets) for slot in bucket.slots]
     gradient = {name: stopwatch.gradient[name] for name in names}

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn, final
 
 from atomo_cluster.errors import CloudError, ConfigError
 
-__all__ = ["CAPACITY", "Aws"]
+__all__ = ["CAPACITY", "Aws", "is_ambiguous"]
 
 ATTEMPTS: Final = 8  # with back-off: about a minute of throttling is borne
 CAPACITY: Final = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
@@ -201,6 +201,11 @@ def stop_capacity_retries(response: Any = None, **_: Any) -> None:
     """
     if response is not None and response[1].get("Error", {}).get("Code") in CAPACITY:
         response[0].status_code = 400
+
+
+def is_ambiguous(error: CloudError) -> bool:
+    """True if AWS may have done what the call asked: its answer was lost, or AWS failed."""
+    return HINTS.get(error.code) == AGAIN
 
 
 def fail(action: str, code: str, message: str, cause: Exception) -> NoReturn:

@@ -59,23 +59,27 @@ def delete_until_gone(
             pause(BETWEEN_S)
 
 
-def terminate_without_waiting(aws: Aws, filters: Filters) -> None:
+def terminate_without_waiting(aws: Aws, filters: Filters) -> list[str]:
     """Terminates hosts and cancels their requests, without waiting for the end.
 
     Fleets stay for `delete_until_gone`: a completed fleet requests no more instances.
 
+    Returns:
+        The refusals to delete launch templates, which cost nothing.
+
     Raises:
-        CloudError: AWS refused a part of it, or the list of resources is incomplete.
+        CloudError: AWS refused to end what costs, or the list of resources is incomplete.
     """
     resources = find_resources(aws, filters).complete()
-    failures = [
-        refusal
+    failures = {
+        kind: delete_kind(aws, kind, ids)
         for kind in ("instance", "spot-instances-request", "launch-template")
         if (ids := [resource.id for resource in resources if resource.kind == kind])
-        for refusal in delete_kind(aws, kind, ids)
-    ]
-    if failures:
-        raise CloudError("; ".join(failures))
+    }
+    free = failures.pop("launch-template", [])
+    if costly := [refusal for texts in failures.values() for refusal in texts]:
+        raise CloudError("; ".join(costly))
+    return free
 
 
 def stuck(seen: Sequence[SearchResult]) -> bool:

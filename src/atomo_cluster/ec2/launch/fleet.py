@@ -1,11 +1,11 @@
 """Orders of instances: on-demand through RunInstances, spot through a fleet."""
 
 import base64
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from atomo_cluster.ec2.aws.adoption import make_or_adopt, settle
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.tags import HOURS, LAUNCH, MACHINE, ROLE, ClusterTags, this_machine
 from atomo_cluster.ec2.hosts.user_data import user_data
@@ -17,7 +17,7 @@ from atomo_cluster.errors import CloudError
 
 __all__ = ["Order", "order_on_demand", "order_spot", "parameters", "refusals"]
 
-PROFILE_TRIES, PROFILE_S = 12, 5.0
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ def on_demand(order: Order, cluster: Cluster, network: Network) -> dict[str, Any
     }
 
 
-def order_on_demand(aws: Aws, order: Order, cluster: Cluster, network: Network) -> list[str]:
+def order_on_demand(
+    aws: Aws, order: Order, cluster: Cluster, network: Network, say: Say
+) -> list[str]:
     """Launches on-demand instances and returns their identifiers."""
     described = on_demand(order, cluster, network)
 
@@ -101,19 +103,7 @@ def order_on_demand(aws: Aws, order: Order, cluster: Cluster, network: Network) 
         answer = aws.call("ec2.run_instances", **described)
         return [instance["InstanceId"] for instance in answer["Instances"]]
 
-    return retry_new_profile("IamInstanceProfile" in described, act)
-
-
-def retry_new_profile(profiled: bool, act: Callable[[], list[str]]) -> list[str]:
-    """Retries while EC2 does not know a new instance profile yet, which takes some seconds."""
-    for _ in range(PROFILE_TRIES if profiled else 0):
-        try:
-            return act()
-        except CloudError as error:
-            if not error.code.startswith("Invalid") or "profile" not in str(error).lower():
-                raise
-            time.sleep(PROFILE_S)
-    return act()
+    return settle(act)
 
 
 def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]:
@@ -156,7 +146,7 @@ def fleet(order: Order, cluster: Cluster, network: Network, name: str) -> dict[s
     }
 
 
-def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network) -> list[str]:
+def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network, say: Say) -> list[str]:
     """Launches spot instances and returns their identifiers.
 
     Raises:
@@ -164,14 +154,32 @@ def order_spot(aws: Aws, order: Order, cluster: Cluster, network: Network) -> li
     """
     described = template(order, cluster, network)
     name = described["LaunchTemplateName"]
-    aws.call("ec2.create_launch_template", **described)
-    request = fleet(order, cluster, network, name)
-    profiled = "IamInstanceProfile" in described["LaunchTemplateData"]
-    ids = retry_new_profile(
-        profiled, lambda: all_of(aws.call("ec2.create_fleet", **request), order)
+    make_or_adopt(
+        lambda: bool(aws.call("ec2.create_launch_template", **described)),
+        lambda: has_template(aws, order, name) or None,
     )
-    aws.call("ec2.delete_launch_template", LaunchTemplateName=name)
+    request = fleet(order, cluster, network, name)
+    answer = settle(lambda: some_of(aws.call("ec2.create_fleet", **request), order))
+    ids = all_of(answer, order)
+    remove_template(aws, name, say)
     return ids
+
+
+def has_template(aws: Aws, order: Order, name: str) -> bool:
+    """True if the launch has made this template."""
+    listed = aws.pages(
+        "ec2.describe_launch_templates", "LaunchTemplates",
+        Filters=order.owned.filters(**{f"tag:{LAUNCH}": order.launch}),
+    )  # fmt: skip
+    return name in [described["LaunchTemplateName"] for described in listed]
+
+
+def remove_template(aws: Aws, name: str, say: Say) -> None:
+    """Deletes the template of a fleet that has its hosts. It costs nothing: the hosts stay."""
+    try:
+        aws.call("ec2.delete_launch_template", LaunchTemplateName=name)
+    except CloudError as error:
+        say(f"launch template {name} stays, and costs nothing; `shutdown` deletes it: {error}")
 
 
 def all_of(answer: dict[str, Any], order: Order) -> list[str]:
@@ -184,6 +192,17 @@ def all_of(answer: dict[str, Any], order: Order) -> list[str]:
     if len(ids) < order.count:
         raise too_few(order, len(ids), answer.get("Errors", []))
     return ids
+
+
+def some_of(answer: dict[str, Any], order: Order) -> dict[str, Any]:
+    """Returns the answer of a fleet that has any instance: with some, no second fleet is ordered.
+
+    Raises:
+        CloudError: the fleet has none.
+    """
+    if not answer.get("Instances"):
+        raise too_few(order, 0, answer.get("Errors", []))
+    return answer
 
 
 def too_few(order: Order, got: int, errors: list[dict[str, Any]]) -> CloudError:

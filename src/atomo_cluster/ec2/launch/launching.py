@@ -61,7 +61,9 @@ def start_somewhere(aws: Aws, plan: Plan, cidr: str | None, mark: str, say: Say)
 
     def clean_up(error: CloudError, attempt: Attempt, following: Attempt) -> None:
         say(f"AWS has no {attempt.where} ({error.code}); next: {following.where}")
-        terminate_without_waiting(aws, plan.owned.filters(**{f"tag:{LAUNCH}": mark}))
+        filters = plan.owned.filters(**{f"tag:{LAUNCH}": mark})
+        for refusal in terminate_without_waiting(aws, filters):
+            say(f"a launch template stays, and costs nothing; `shutdown` deletes it: {refusal}")
 
     def attempt_start(attempt: Attempt) -> list[str]:
         return start(aws, plan, attempt, cidr, mark, say)
@@ -83,7 +85,7 @@ def start(
         say(f"launching {order.count} {order.role}{'s' if order.count > 1 else ''} "
             f"({' or '.join(order.types)}) ...")  # fmt: skip
         order_one = order_spot if order.spot else order_on_demand
-        made += order_one(aws, order, plan.cluster, network)
+        made += order_one(aws, order, plan.cluster, network, say)
     return made
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from atomo_cluster.ec2.aws.adoption import settle
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.errors import CloudError
 
@@ -88,7 +89,7 @@ def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> list[RuleSource]:
     somebody opened the port by hand. With an empty `cidr` no outside address may use ssh. Rules of
     other ports stay.
     """
-    described = aws.call("ec2.describe_security_groups", GroupIds=[group])["SecurityGroups"][0]
+    described = settle(lambda: describe(aws, group))
     ingress = list(sources(described["IpPermissions"]))
     egress = list(sources(described.get("IpPermissionsEgress", [])))
     if cidr and RuleSource("IpRanges", cidr, "tcp", SSH, SSH) not in ingress:
@@ -103,11 +104,19 @@ def open_for(aws: Aws, group: str, cidr: str, efa: bool) -> list[RuleSource]:
     return [source for source in by_hand if not source.is_ssh]
 
 
+def describe(aws: Aws, group: str) -> dict[str, Any]:
+    """Returns the description of a group."""
+    groups: list[dict[str, Any]] = aws.call(
+        "ec2.describe_security_groups", GroupIds=[group]
+    )["SecurityGroups"]  # fmt: skip
+    return groups[0]
+
+
 def allow(aws: Aws, direction: str, group: str, rule: dict[str, Any]) -> None:
     """Adds a rule, unless it exists."""
     action = f"ec2.authorize_security_group_{direction}"
     try:
-        aws.call(action, GroupId=group, IpPermissions=[rule])
+        settle(lambda: aws.call(action, GroupId=group, IpPermissions=[rule]))
     except CloudError as error:
         if error.code != DUPLICATE:
             raise

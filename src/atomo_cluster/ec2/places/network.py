@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any, Final
 
+from atomo_cluster.ec2.aws.adoption import make_or_adopt
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.profiles import make_profiles
 from atomo_cluster.ec2.aws.search import list_resources
@@ -145,40 +146,58 @@ def prepare_network(
 def security_group(aws: Aws, owned: ClusterTags, launch: str, subnet: Subnet) -> str:
     """Returns the cluster's security group and makes it if needed."""
     filters = [*owned.filters(), {"Name": "vpc-id", "Values": [subnet.vpc]}]
-    for group in aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters):
-        return str(group["GroupId"])
-    made = aws.call(
-        "ec2.create_security_group",
-        GroupName=owned.label,
-        Description="ssh from one address; everything within",
-        VpcId=subnet.vpc,
-        TagSpecifications=[owned.specification("security-group", {LAUNCH: launch})],
-    )
-    return str(made["GroupId"])
+
+    def find() -> str | None:
+        groups = aws.pages("ec2.describe_security_groups", "SecurityGroups", Filters=filters)
+        return next((str(group["GroupId"]) for group in groups), None)
+
+    def make() -> str:
+        made = aws.call(
+            "ec2.create_security_group",
+            GroupName=owned.label,
+            Description="ssh from one address; everything within",
+            VpcId=subnet.vpc,
+            TagSpecifications=[owned.specification("security-group", {LAUNCH: launch})],
+        )
+        return str(made["GroupId"])
+
+    return find() or make_or_adopt(make, find)
 
 
 def placement_group(aws: Aws, owned: ClusterTags, launch: str) -> str:
     """Returns the cluster's placement group and makes it if needed."""
-    for resource in list_resources(aws, owned.filters()):
-        if resource.kind == "placement-group":
-            return resource.id
-    aws.call(
-        "ec2.create_placement_group",
-        GroupName=owned.label,
-        Strategy="cluster",
-        TagSpecifications=[owned.specification("placement-group", {LAUNCH: launch})],
-    )
-    return owned.label
+
+    def find() -> str | None:
+        groups = (thing.id for thing in list_resources(aws, owned.filters())
+                  if thing.kind == "placement-group")  # fmt: skip
+        return next(groups, None)
+
+    def make() -> str:
+        aws.call(
+            "ec2.create_placement_group",
+            GroupName=owned.label,
+            Strategy="cluster",
+            TagSpecifications=[owned.specification("placement-group", {LAUNCH: launch})],
+        )
+        return owned.label
+
+    return find() or make_or_adopt(make, find)
 
 
 def key_pair(aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str) -> str:
     """Returns the cluster's own key pair and makes it if needed; the private key stays local."""
-    for pair in aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=owned.filters()):
-        return str(pair["KeyName"])
-    aws.call(
-        "ec2.import_key_pair",
-        KeyName=owned.label,
-        PublicKeyMaterial=public_half(cluster),
-        TagSpecifications=[owned.specification("key-pair", {LAUNCH: launch})],
-    )
-    return owned.label
+
+    def find() -> str | None:
+        pairs = aws.pages("ec2.describe_key_pairs", "KeyPairs", Filters=owned.filters())
+        return next((str(pair["KeyName"]) for pair in pairs), None)
+
+    def make() -> str:
+        aws.call(
+            "ec2.import_key_pair",
+            KeyName=owned.label,
+            PublicKeyMaterial=public_half(cluster),
+            TagSpecifications=[owned.specification("key-pair", {LAUNCH: launch})],
+        )
+        return owned.label
+
+    return find() or make_or_adopt(make, find)

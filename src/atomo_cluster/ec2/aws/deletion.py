@@ -6,6 +6,7 @@ Refusals are collected, and the work goes on.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
@@ -52,9 +53,9 @@ def delete_until_gone(
             return remaining
         if len(seen) == ROUNDS or stuck(seen):
             errors = (*remaining.errors, *seen[-1].errors)
-            return SearchResult(remaining.things, tuple(dict.fromkeys(errors)))
+            return replace(remaining, errors=tuple(dict.fromkeys(errors)))
         failures = delete(aws, due(remaining.things), say)
-        seen.append(SearchResult(remaining.things, (*remaining.errors, *failures)))
+        seen.append(replace(remaining, errors=(*remaining.errors, *failures)))
         if seen[-2:] == [seen[-1]] * 2:
             pause(BETWEEN_S)
 

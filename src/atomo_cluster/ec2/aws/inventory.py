@@ -28,11 +28,13 @@ __all__ = [
     "Disk",
     "Instance",
     "after",
+    "foreign_volumes",
     "instances",
     "namesakes",
     "namesakes_text",
     "owners_instances",
     "volumes",
+    "volumes_of",
 ]
 
 WHEN: Final = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
@@ -214,18 +216,39 @@ class Disk:
     gb: int
     made: datetime
     host: str  # the instance that has it; empty: none
+    outlives: bool  # True if it stays, and costs, when that instance ends
 
 
 def volumes(aws: Aws, owned: ClusterTags) -> list[Disk]:
     """Lists the cluster's disks."""
     listed = aws.pages("ec2.describe_volumes", "Volumes", Filters=owned.filters())
-    return [
-        Disk(
-            id=volume["VolumeId"],
-            kind=volume.get("VolumeType", ""),
-            gb=int(volume["Size"]),
-            made=volume["CreateTime"],
-            host=next((place["InstanceId"] for place in volume.get("Attachments", [])), ""),
-        )
-        for volume in listed
-    ]
+    return [disk(volume) for volume in listed]
+
+
+def foreign_volumes(aws: Aws, owned: ClusterTags, hosts: Iterable[str]) -> list[Disk]:
+    """Lists the disks without the cluster's tags that hosts of it have: attached by hand."""
+    ids = sorted(hosts)
+    if not ids:
+        return []
+    attached = [{"Name": "attachment.instance-id", "Values": ids}]
+    listed = aws.pages("ec2.describe_volumes", "Volumes", Filters=attached)
+    return [disk(volume) for volume in listed if not owned.owns(as_dict(volume))]
+
+
+def volumes_of(aws: Aws, ids: Iterable[str]) -> list[Disk]:
+    """Lists the disks with these identifiers that still exist."""
+    wanted = [{"Name": "volume-id", "Values": sorted(ids)}]
+    return [disk(volume) for volume in aws.pages("ec2.describe_volumes", "Volumes", Filters=wanted)]
+
+
+def disk(described: Mapping[str, Any]) -> Disk:
+    """Parses the description of a volume."""
+    places = described.get("Attachments", [])
+    return Disk(
+        id=described["VolumeId"],
+        kind=described.get("VolumeType", ""),
+        gb=int(described["Size"]),
+        made=described["CreateTime"],
+        host=next((place["InstanceId"] for place in places), ""),
+        outlives=not all(place.get("DeleteOnTermination") for place in places),
+    )

@@ -16,13 +16,20 @@ from atomo_cluster.ec2.aws.tags import CLUSTER, HOSTS, LAUNCH, OWNER, ClusterTag
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError
 
-__all__ = ["PROFILE", "find_hosts_profile", "make_profiles", "profiles", "remove_profile"]
+__all__ = [
+    "PROFILE",
+    "find_hosts_profile",
+    "is_denied",
+    "make_profiles",
+    "profiles",
+    "remove_profile",
+]
 
 PROFILE: Final = "instance-profile"
 THERE: Final = ("EntityAlreadyExists", "LimitExceeded")  # the latter: it has its role already
 GONE: Final = ("NoSuchEntity",)
-# Who may not look at IAM has made nothing there, and is not to be troubled with it.
-UNSEEN: Final = (*GONE, "AccessDenied", "AccessDeniedException", "OptInRequired")
+# Who may not look at IAM may have made nothing there.
+DENIED: Final = ("AccessDenied", "AccessDeniedException", "OptInRequired")
 POLICY: Final = "atomo"
 TRUST: Final = {
     "Version": "2012-10-17",
@@ -108,19 +115,18 @@ def fill_profile(
     return name
 
 
-def profiles(aws: Aws, filters: list[dict[str, Any]], makes_roles: bool = False) -> list[str]:
+def profiles(aws: Aws, filters: list[dict[str, Any]]) -> list[str]:
     """Lists the profiles or roles with these tags, by name; a profile and its role share one.
 
     Raises:
-        CloudError: AWS does not answer; with `makes_roles` also if it does not allow the look.
+        CloudError: AWS does not answer, or does not allow the look: see `is_denied`.
     """
     tag_values = {
         condition["Name"].removeprefix("tag:"): condition["Values"][0] for condition in filters
     }
     owned = ClusterTags(tag_values[CLUSTER], tag_values[OWNER])
-    forgiven = GONE if makes_roles else UNSEEN
     names = owned.role_names(aws.region)
-    return [name for name in names if profile_exists(aws, name, tag_values, forgiven)]
+    return [name for name in names if profile_exists(aws, name, tag_values)]
 
 
 def find_hosts_profile(aws: Aws, owned: ClusterTags) -> str:
@@ -139,9 +145,12 @@ def find_hosts_profile(aws: Aws, owned: ClusterTags) -> str:
     return name if owned.owns(as_dict(described["InstanceProfile"])) else ""
 
 
-def profile_exists(
-    aws: Aws, name: str, tag_values: Mapping[str, str], forgiven: tuple[str, ...]
-) -> bool:
+def is_denied(error: CloudError) -> bool:
+    """True if the identity may not look at IAM."""
+    return error.code in DENIED
+
+
+def profile_exists(aws: Aws, name: str, tag_values: Mapping[str, str]) -> bool:
     """True if a profile or a role of this name has these tags."""
     queries = (("iam.get_instance_profile", "InstanceProfile", "InstanceProfileName"),
              ("iam.get_role", "Role", "RoleName"))  # fmt: skip
@@ -149,7 +158,7 @@ def profile_exists(
         try:
             tags = as_dict(aws.call(action, **{argument: name})[key])
         except CloudError as error:
-            if error.code not in forgiven:
+            if error.code not in GONE:
                 raise
             continue
         if has_tags(tags, tag_values):

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.inventory import LIVE, STATES
-from atomo_cluster.ec2.aws.profiles import PROFILE, profiles
+from atomo_cluster.ec2.aws.profiles import PROFILE, is_denied, profiles
 from atomo_cluster.errors import CloudError
 
 __all__ = ["Resource", "SearchResult", "find_resources", "list_resources"]
@@ -27,6 +27,7 @@ class SearchResult:
 
     things: tuple[Resource, ...]  # in the order in which they can be deleted
     errors: tuple[str, ...]  # what AWS did not say, and why; none: this is all there is
+    unseen: tuple[str, ...] = ()  # free things that the identity may not look at, and why
 
     def complete(self) -> list[Resource]:
         """Returns the resources.
@@ -57,9 +58,9 @@ def find_resources(
     all tagged resources has their kind, since that list also contains resources deleted long ago.
     If AWS does not return that list, every kind is searched for. If AWS does not describe a kind,
     the list replaces the description. With `makes_roles` a denied look at roles is an error;
-    otherwise who may not look has made none.
+    otherwise they are unseen: other settings may have made some.
     """
-    errors: list[str] = []
+    errors, unseen = list[str](), list[str]()
     try:
         ids_by_kind, kinds = tagged_ids(aws, filters), ALWAYS
     except CloudError as error:
@@ -79,12 +80,12 @@ def find_resources(
             errors.append(str(error))
             resources += [Resource(kind, id, UNSEEN) for id in ids]
     try:
-        resources += [Resource(PROFILE, name) for name in profiles(aws, filters, makes_roles)]
+        resources += [Resource(PROFILE, name) for name in profiles(aws, filters)]
     except CloudError as error:
-        errors.append(str(error))
+        (unseen if is_denied(error) and not makes_roles else errors).append(str(error))
     foreign = {kind: ids for kind, ids in ids_by_kind.items() if kind not in KINDS}
     resources += [Resource(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
-    return SearchResult(tuple(resources), tuple(errors))
+    return SearchResult(tuple(resources), tuple(errors), tuple(unseen))
 
 
 def tagged_ids(aws: Aws, filters: list[dict[str, Any]]) -> dict[str, list[str]]:

@@ -10,8 +10,9 @@ from typing import Any, final
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.identity import caller
 from atomo_cluster.ec2.aws.inventory import instances
-from atomo_cluster.ec2.aws.tags import ClusterTags
+from atomo_cluster.ec2.aws.tags import OWNER, ClusterTags
 from atomo_cluster.ec2.invocation.document import Document
+from atomo_cluster.ec2.invocation.recorded_owners import recorded_owners
 from atomo_cluster.ec2.invocation.wrapping import wrap_line
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.yaml_file import load, overrides
@@ -63,8 +64,29 @@ class Run:
     @cached_property
     def owned(self) -> ClusterTags:
         """The tags of the cluster; without the setting, the owner is the caller's identity."""
-        owner = self.cluster.owner or caller(self.aws)
+        owner = self.cluster.owner or self._caller()
         return ClusterTags(self.cluster.name, owner, self.cluster.own_tags)
+
+    def _caller(self) -> str:
+        """Returns the caller's identity; where STS does not answer, the owner in the ledger.
+
+        Hosts cost also while STS does not answer.
+
+        Raises:
+            CloudError: STS does not answer, and the ledger of this machine names no single owner.
+        """
+        try:
+            return caller(self.aws)
+        except CloudError as error:
+            owners = recorded_owners(self.cluster)
+            if len(owners) != 1:
+                raise CloudError(
+                    f"{error}; --owner, with the value of the tag {OWNER} of the hosts, does "
+                    "without STS",
+                    error.code,
+                ) from error
+            self.say(f"AWS does not say who asks ({error}); as in the ledger: owner {owners[0]}")
+            return owners[0]
 
     @property
     def as_json(self) -> bool:

@@ -12,6 +12,7 @@ from atomo_cluster.ec2.aws.inventory import (
     Disk,
     Instance,
     after,
+    foreign_volumes,
     instances,
     volumes,
 )
@@ -54,14 +55,18 @@ class Cost:
 
 
 def all_costs(run: Run) -> list[Cost]:
-    """Returns the cost of each host, and of each disk without a host."""
+    """Returns the cost of each host, of each disk without a host, and of disks attached by hand."""
     hosts = instances(run.aws, run.owned, [*LIVE, *ENDED])
-    disks = volumes(run.aws, run.owned)
+    alive = [host.id for host in hosts if host.state in LIVE]
+    foreign = foreign_volumes(run.aws, run.owned, alive)
+    by_hand = [disk for disk in foreign if disk.outlives]  # the others end with their hosts
+    disks = volumes(run.aws, run.owned) + [disk for disk in foreign if not disk.outlives]
     prices_now = priced(run, hosts)
     loose = [disk for disk in disks if disk.host not in {host.id for host in hosts}]
     return [
         *(of_host(run, host, disks, prices_now) for host in hosts),
-        *(of_disk(disk, prices_now) for disk in loose),
+        *(of_disk(disk, prices_now, "alone") for disk in loose),
+        *(of_disk(disk, prices_now, f"attached by hand to {disk.host}") for disk in by_hand),
     ]
 
 
@@ -235,9 +240,9 @@ def of_images(run: Run) -> list[Cost]:
     return costs
 
 
-def of_disk(disk: Disk, prices_now: Prices) -> Cost:
-    """Returns the cost of a disk without a host, which no fuse ends."""
+def of_disk(disk: Disk, prices_now: Prices, state: str) -> Cost:
+    """Returns the cost of a disk that no fuse ends."""
     hours = (datetime.now(timezone.utc) - disk.made).total_seconds() / 3600
     hourly = prices_now.disk_hour(disk.gb) if disk.kind == "gp3" else None
     so_far = None if hourly is None else hourly * hours
-    return Cost(disk.id, f"{disk.gb} GB {disk.kind}", "alone", hours, hourly, so_far, so_far)
+    return Cost(disk.id, f"{disk.gb} GB {disk.kind}", state, hours, hourly, so_far, so_far)

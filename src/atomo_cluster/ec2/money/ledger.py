@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final
 
+from atomo_cluster.ec2.invocation.recorded_owners import LEDGER
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
 
@@ -21,8 +21,6 @@ __all__ = [
     "record_entries",
     "record_fuses",
 ]
-
-FILE: Final = "hosts.json"
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def life_key(id: str, launched: str) -> str:
 
 def file_of(cluster: Cluster) -> Path:
     """Returns the ledger file of a cluster."""
-    return cluster.state / FILE
+    return cluster.state / LEDGER
 
 
 def read_entries(cluster: Cluster, owner: str) -> dict[str, LedgerEntry]:

@@ -14,7 +14,7 @@ from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import dry_run
 from atomo_cluster.ec2.launch.offers import checked_offers, launch_first_available, offers
 from atomo_cluster.ec2.launch.plan import Plan
-from atomo_cluster.ec2.money.budget import check_budget
+from atomo_cluster.ec2.money.budget import check_budget, limit_excess
 from atomo_cluster.ec2.money.costs import ended_usd, ledger_entry
 from atomo_cluster.ec2.money.ledger import LedgerEntry, clear_entries, record_entries
 from atomo_cluster.ec2.money.prices import sum_known
@@ -79,11 +79,25 @@ def check(run: Run, plan: Plan) -> None:
         # A launch without running hosts begins a new ledger: earlier costs do not count.
         ended = ended_usd(run) if plan.running else 0.0
         check_budget(plan.cluster.max_usd, [plan.total, ended])
+    elif plan.running:
+        tell_excess(run, plan)
     findings = validate(CheckContext(run.aws, run.cluster, run.owned))
     refuse(findings)
     for finding in findings:
         if finding.outcome == UNKNOWN:
             run.say(f"unknown  {finding.check}: {finding.text}")
+
+
+def tell_excess(run: Run, plan: Plan) -> None:
+    """Reports that a complete cluster may cost more than `max_usd`: `launch` ends no hosts."""
+    limit = run.cluster.max_usd
+    if limit is None:
+        return
+    if excess := limit_excess(limit, sum_known([plan.total, ended_usd(run)])):
+        run.say(
+            f"MAX_USD DOES NOT HOLD: {excess}; the hosts run on: `extend` gives them earlier "
+            "fuses, `resize` ends some, `shutdown` all"
+        )
 
 
 def rehearse(run: Run, plan: Plan) -> int:

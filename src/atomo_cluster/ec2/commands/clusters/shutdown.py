@@ -8,6 +8,11 @@ from typing import Final
 from atomo_cluster.ec2.aws.deletion import delete_until_gone, refusals, remains, resource_line
 from atomo_cluster.ec2.aws.inventory import namesakes, namesakes_text
 from atomo_cluster.ec2.aws.search import Resource, SearchResult, find_resources
+from atomo_cluster.ec2.commands.clusters.foreign_disks import (
+    check_foreign_disks,
+    foreign_disks,
+    tell_foreign_disks,
+)
 from atomo_cluster.ec2.commands.clusters.origin import tell_origin
 from atomo_cluster.ec2.images.baked import baked
 from atomo_cluster.ec2.invocation.run import Run
@@ -76,6 +81,7 @@ def show(run: Run, result: SearchResult) -> None:
     for error in result.errors:
         run.say(f"  AWS does not say all: {error}")
     if any(resource.kind == "instance" for resource in result.things):
+        tell_foreign_disks(run)
         tell_origin(run)
 
 
@@ -83,9 +89,9 @@ def end(run: Run) -> None:
     """Deletes all resources of the cluster and reports their end.
 
     Raises:
-        LeftBehind: some still exist, or may exist.
+        LeftBehind: some still exist, or may exist; or disks that were attached by hand.
     """
-    roles = run.cluster.makes_roles
+    roles, disks = run.cluster.makes_roles, foreign_disks(run)
     remaining = delete_until_gone(run.aws, run.owned.filters(), run.say, makes_roles=roles)
     if remaining.things or remaining.errors:
         run.tell(
@@ -99,11 +105,25 @@ def end(run: Run) -> None:
             "the EC2 console"
         )
     write_down(run)
-    run.say(
-        f"verified: nothing in {run.aws.region} carries the tags of {run.cluster.name}, "
+    tell_verdict(run, remaining)
+    tell_images(run)
+    check_foreign_disks(run, disks)
+
+
+def tell_verdict(run: Run, remaining: SearchResult) -> None:
+    """Reports that nothing is left, and whether all was looked at."""
+    nothing = (
+        f"nothing in {run.aws.region} carries the tags of {run.cluster.name}, "
         f"owner {run.owned.owner}, any more"
     )
-    tell_images(run)
+    if not remaining.unseen:
+        run.say(f"verified: {nothing}")
+        return
+    run.tell({"unseen": list(remaining.unseen)})
+    run.say(
+        f"{nothing}, as far as this identity may look; NOT LOOKED AT: roles and instance profiles "
+        f"in IAM, which cost nothing ({'; '.join(remaining.unseen)})"
+    )
 
 
 def tell_images(run: Run) -> None:

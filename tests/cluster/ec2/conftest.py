@@ -79,7 +79,7 @@ def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr("atomo_cluster.ec2.aws.deletion.BETWEEN_S", 0.0)
     monkeypatch.setattr("atomo_cluster.ec2.launch.launching.SETTLE_S", 0.0)
     for name in ("BETWEEN_S", "SETTLE_S"):
-        monkeypatch.setattr(f"atomo_cluster.ec2.aws.adoption.{name}", 0.0)
+        monkeypatch.setattr(f"atomo_cluster.ec2.places.adoption.{name}", 0.0)
     monkeypatch.setattr("botocore.endpoint.time", clock)
     return clock.naps
 

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atomo_cluster.ec2.aws.adoption import make_or_adopt, settle
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.tags import HOURS, LAUNCH, MACHINE, ROLE, ClusterTags, this_machine
 from atomo_cluster.ec2.hosts.user_data import user_data
 from atomo_cluster.ec2.images.published import Image
 from atomo_cluster.ec2.launch.capacity import NO_CAPACITY, SCARCE
+from atomo_cluster.ec2.places.adoption import make_or_adopt, settle
 from atomo_cluster.ec2.places.network import Network
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError

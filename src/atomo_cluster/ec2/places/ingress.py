@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws.adoption import settle
 from atomo_cluster.ec2.aws.client import Aws
+from atomo_cluster.ec2.places.adoption import settle
 from atomo_cluster.errors import CloudError
 
 __all__ = ["RuleSource", "foreign_rules", "open_for"]

@@ -1,4 +1,4 @@
-"""What costs, or was not looked at, is said: disks attached by hand, roles that nobody may see, an
+"""Messages about costs and unseen things: disks attached by hand, roles that nobody may see, an
 owner whom AWS does not name, a limit that a complete cluster exceeds.
 """
 

@@ -226,7 +226,7 @@ def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(comm_type, tmp_pat
     ("changes", "message"),
     [
         ({"comm_type": "Allreduce"}, r"those of svd do not add up; give --comm-type Allgather, or"),
-        ({"comm_type": "Allreduce"}, r"of which they do: sgd, fp16, bf16"),
+        ({"comm_type": "Allreduce"}, r"with payloads that do: sgd, fp16, bf16"),
         (
             {"comm_type": "Allreduce", "code": "sgd", "code_schedule": "0: sgd; 2: topk"},
             r"those of topk do not add up",

@@ -149,7 +149,7 @@ class Compressor:
         self.memory.begin(math.hypot(*norms))
 
     def compress(self, bucket: Bucket, flat: Float[Tensor, " n"], step: int) -> Bytes:
-        """Encodes a bucket into a frame; the memory keeps what the frame leaves out.
+        """Encodes a bucket into a frame; the memory keeps the residual.
 
         `flat` is scratch space: afterwards it is no longer the gradient. Several threads may
         compress different buckets at the same time.

@@ -1,10 +1,10 @@
-"""Collectives over a transport, point to point: every rank sends to every other by itself.
+"""Collectives over a transport, point to point: every rank sends to every other rank itself.
 
-Why not MPI's own: a rank that waits inside one has no deadline, and cannot say whom it waits for.
-Why no ring: a rank of a ring waits for its neighbour, who waits for its own, and who is to blame
-is out of sight; size - 1 latencies follow one another where here is one; and frames would have to
-be passed on by ranks that are busy with their backward pass. What a rank sends and receives is as
-much either way: size - 1 frames in a gather, 2 (size - 1) / size of a vector in a sum.
+They are not the collectives of MPI: a rank that waits inside those has no deadline, and cannot name
+the rank that it waits for. They use no ring either. In a ring, each rank waits for its neighbour,
+so that an error cannot name the absent rank; a message has size - 1 latencies instead of one; and
+ranks that are busy with their backward pass must forward frames. The bytes of a rank are the same
+in both: size - 1 frames in a gather, 2 (size - 1) / size of a vector in a sum.
 """
 
 import time
@@ -24,7 +24,7 @@ from atomo.wire import Bytes
 
 __all__ = ["Direct"]
 
-AHEAD: Final = 3  # turns of a sum that are sent for before they come; lower => idle links
+AHEAD: Final = 3  # turns of a sum that are sent ahead of the received one; lower => idle links
 
 
 @final
@@ -36,7 +36,7 @@ class Direct(Collective):
 
         Args:
             transport: connects the ranks; between two operations their number may change.
-            timeout_s: the longest wait for one of them.
+            timeout_s: the longest wait for a rank, seconds.
         """
         self.wait_s = 0.0
         self.may_repeat = transport.revokes_waits
@@ -44,7 +44,7 @@ class Direct(Collective):
         self._one_host = transport.local_size == transport.size
 
     @property
-    def rank(self) -> int:  # type: ignore[override]  # as the transport has it now
+    def rank(self) -> int:  # type: ignore[override]  # the current one of the transport
         """The number of this rank."""
         return self._transport.rank
 
@@ -69,7 +69,7 @@ class Direct(Collective):
             sum_on_device(addends, channel, self.rank, self.size, self._timeout_s, label)
             self.wait_s += time.perf_counter() - started
             return
-        # Within one host no link is idle while ranks wait, and each message costs them a wake-up.
+        # Within one host, chunks save no idle link, and each message costs a wake-up.
         chunks = 1 if self._one_host else chunks_of(addends, self.size)
         work = Summation(addends, self.rank, self.size, chunks, label)
         sent = 0
@@ -88,7 +88,7 @@ class Direct(Collective):
 
     def broadcast(self, values: Float[Tensor, " n"], label: str, root: int = 0) -> None:
         if self.rank == root:
-            # A copy, since the sender does not learn when it has left.
+            # A copy, since the sender does not know when the transport has sent it.
             frame = packed([Addend(values, DENSE)], label)
             for peer in self._peers():
                 self._transport.send(peer, frame, label)
@@ -111,7 +111,7 @@ class Direct(Collective):
         return len(turns)
 
     def _peers(self) -> list[int]:
-        """Lists the other ranks, from another first one on each rank: not all send to the same."""
+        """Lists the other ranks, from rank + 1 on, so that not all ranks send to the same rank."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
     def _arriving(self, own: Bytes, label: str) -> Iterator[Bytes]:

@@ -98,7 +98,7 @@ class TorchCollective(Collective):
         # Ranks may come late to the start of a job.
         limit = timedelta(seconds=max(self._timeout_s, timeout_of(parent, self._device)))
         group = dist.new_group(ranks, limit, backend, use_local_synchronization=part)
-        assert isinstance(group, dist.ProcessGroup)  # this rank is one of them
+        assert isinstance(group, dist.ProcessGroup)  # this rank is a member
         self._group = group
         self.rank, self.size = dist.get_rank(group), len(ranks)
         self.send_s = self.wait_s = 0.0
@@ -235,7 +235,7 @@ class TorchCollective(Collective):
         self._finish(work, label)
 
     def _finish(self, work: dist.Work | None, label: str) -> None:
-        assert work is not None  # this rank is one of the group
+        assert work is not None  # this rank is a member
         with self._waiting(label):
             work.wait(timedelta(seconds=self._timeout_s))
 

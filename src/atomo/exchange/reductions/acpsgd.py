@@ -1,16 +1,17 @@
 """ACP-SGD: PowerSGD's two sums on alternate steps, so that a step has one.
 
-Of each matrix M_w, a rank's gradient together with what it kept:
+For each matrix M_w, the gradient of a rank plus its residual:
 
     odd steps:   Q = orthonormal(Q of the step before), P = mean of M_w Q
     even steps:  P = orthonormal(P of the step before), Q = mean of M_w^T P
 
-The mean is P Q^T, and a rank keeps of M_w what its own factor leaves. Half the latency and about
-half the bytes of PowerSGD, for a power iteration that takes two steps.
+The mean is P Q^T. The new residual of a rank is M_w without the product of the fixed factor and
+the factor of this rank. A step has half the latency and about half the bytes of PowerSGD, but a
+power iteration takes two steps.
 
-The fixed factor is a step old, so more of a gradient arrives late than with PowerSGD, and momentum
-after the average repeats what arrives late: LeNet diverges where PowerSGD trains. So the default
-with momentum is the memory that applies it before the factors.
+The fixed factor is one step old, so the residual is larger than with PowerSGD, and momentum after
+the average repeats the late updates: LeNet diverges where PowerSGD trains. So the default memory
+with momentum applies the momentum before the factors.
 
 Zhang, Zhang, Shi, Chu and Li, "Evaluation and Optimization of Gradient Compression for Distributed
 Deep Learning", ICDCS 2023.
@@ -34,10 +35,10 @@ __all__ = ["ACPSGD"]
 
 @final
 class ACPSGD(LowRankReduction):
-    """One sum a bucket and step.
+    """One sum for each bucket and step.
 
-    The number of the step, which a resume continues, decides which factor is sent. So a resumed run
-    sends the factor that the interrupted run would have sent, and starts it from the right one.
+    The number of the step decides which factor is sent. A resume continues this number, so that a
+    resumed run sends the same factors as a run without an interrupt.
     """
 
     momentum_memory: ClassVar[str | None] = MomentumCorrection.id
@@ -82,7 +83,7 @@ class ACPSGD(LowRankReduction):
         return encoded.side.flat.nbytes
 
     def _fix(self, factors: Factors, odd: bool) -> None:
-        """Has the factors that this step does not send be those of the step before."""
+        """Sets the factors that this step does not send to those of the step before."""
         fixed, prefix = (factors.right, Q) if odd else (factors.left, P)
         for matrix, place in zip(factors.matrices, fixed.factors, strict=True):
             place.copy_(self.warm_factor(prefix, matrix, place.device))

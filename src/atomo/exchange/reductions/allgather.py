@@ -1,7 +1,7 @@
-"""All-gather: every rank gets every frame, and adds up what all of them decode to.
+"""All-gather: every rank gets the frames of all ranks, decodes them and adds them up.
 
-The sum has the parameter server's order, rank by rank, so that it has its bits. A rank receives
-size - 1 frames, which pays where frames are small; any codec will do.
+The sum has the order of ranks, as at the parameter server, and so the same bits. A rank receives
+size - 1 frames, so that the reduction suits small frames. It works with every codec.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ __all__ = ["Allgather", "AnnouncedAllgather"]
 
 @final
 class AnnouncedAllgather(Reduction[Bytes, Sequence[Bytes]]):
-    """Frames of the parameters that each rank used, behind its announcement."""
+    """An announcement of each rank, followed by the frame of the parameters that the rank used."""
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._collective, self._compressor = collective, compressor
@@ -49,7 +49,7 @@ class AnnouncedAllgather(Reduction[Bytes, Sequence[Bytes]]):
         return self.message(encode_used(bucket, flat, step, usage, self._compressor), step)
 
     def message(self, announced: Announced[list[Any]], step: int) -> Bytes:
-        """Returns an announcement and the frame of what it announces, if there is any."""
+        """Returns an announcement, followed by its frame if any parameter was used."""
         if announced.encoded is None:
             return announced.announcement
         part, payloads = announced.part, announced.encoded
@@ -81,7 +81,7 @@ class AnnouncedAllgather(Reduction[Bytes, Sequence[Bytes]]):
 
 @final
 class Allgather(Reduction[Bytes, Iterator[Bytes]]):
-    """Frames of all ranks, decoded as they arrive, in the batches that their codec joins."""
+    """Frames of all ranks, decoded as they arrive, in the batches of their codec."""
 
     announced: ClassVar[type[Reduction[Any, Any]] | None] = AnnouncedAllgather
     gathers: ClassVar[bool] = True
@@ -91,7 +91,7 @@ class Allgather(Reduction[Bytes, Iterator[Bytes]]):
 
     @classmethod
     def adapt_codec(cls, codec: Codec[Any]) -> Codec[Any]:
-        """Returns the codec: every codec goes with it."""
+        """Returns the codec: every codec fits."""
         return codec
 
     def encode(
@@ -134,7 +134,7 @@ def add_part(
     out: Float[Tensor, " n"],
     share: float,
 ) -> None:
-    """Adds frames of some of a bucket's parameters, in the order of ranks."""
+    """Adds frames of some parameters of a bucket, in the order of ranks."""
     if part is bucket:
         add_alike(bucket, frames, out, share)
         return
@@ -148,7 +148,7 @@ def add_part(
 def add_alike(
     bucket: Bucket, frames: Iterable[Bytes], out: Float[Tensor, " n"], share: float
 ) -> None:
-    """Adds frames that weigh the same, in the order of ranks: equal runs give equal bits."""
+    """Adds frames of equal weight, in the order of ranks: equal runs give equal bits."""
     arriving = iter(frames)
     while batch := list(islice(arriving, batch_of(bucket, out.device))):
         add_frames(bucket, batch, out, share)
@@ -158,14 +158,14 @@ def check_frame(frame: Bytes, bucket: Bucket, step: int, rank: int, worker: int)
     """Returns a frame of a rank.
 
     Args:
-        frame: its bytes.
-        bucket: whose gradient is expected.
-        step: the step that is expected.
+        frame: the bytes of the frame.
+        bucket: the expected bucket.
+        step: the expected step.
         rank: the sender.
-        worker: the number that frames of this rank have.
+        worker: the worker number in frames of this rank.
 
     Raises:
-        FrameError: it is another frame than that.
+        FrameError: the frame is of another kind, bucket, layout, step or worker.
     """
     header = read_header(frame)
     if header != Header(Kind.GRADIENT, step, worker, bucket.number, bucket.layout_hash):

@@ -1,7 +1,7 @@
-"""All-reduce: payloads are added up on their way, and the sum is decoded once.
+"""All-reduce: payloads are summed before decoding, and the sum is decoded once.
 
-What a rank sends and receives does not grow with the number of ranks: twice a payload. That needs
-payloads that add up (`Law.SUMMABLE`).
+A rank sends and receives twice the bytes of a payload, for any number of ranks. The codec must have
+payloads that can be summed (`Law.SUMMABLE`).
 """
 
 from collections.abc import Sequence
@@ -47,9 +47,9 @@ class Summed:
 
 @final
 class AnnouncedAllreduce(Reduction[Announced[list[Any]], "Summed | Sequence[Bytes] | None"]):
-    """Sums of payloads, once ranks know that all of them used the same parameters.
+    """Sums of payloads, after announcements that all ranks used the same parameters.
 
-    Payloads of different parameters do not add up: then all ranks gather frames.
+    Payloads of different parameters cannot be summed: then all ranks gather frames.
     """
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
@@ -72,7 +72,7 @@ class AnnouncedAllreduce(Reduction[Announced[list[Any]], "Summed | Sequence[Byte
         messages = [*self._collective.gather(encoded.announcement, label)]
         announcements = read_announcements(messages, bucket)
         if not all_encoded(announcements):
-            return messages  # `decode` says why
+            return messages  # `decode` raises the reason
         if any(a.marked != announcements[0].marked for a in announcements):
             message = self._frames.message(encoded, step)
             return [*self._collective.gather(message, f"the frame of {label}")]
@@ -150,7 +150,7 @@ class Allreduce(Reduction[list[Any], Summed]):
 
 @final
 class DenseAllreduce(Reduction[Tensor, Tensor]):
-    """Sums of gradients as they are, in float32: no codec drops anything and no memory keeps it."""
+    """Sums of uncompressed float32 gradients, without a codec or a memory."""
 
     accepts_half: ClassVar[bool] = False
     entrywise: ClassVar[bool] = True
@@ -185,23 +185,23 @@ class DenseAllreduce(Reduction[Tensor, Tensor]):
 
 
 def codec_that_adds(codec: Codec[Any]) -> Codec[Any]:
-    """Returns the codec. Raises ConfigError where its payloads do not add up."""
+    """Returns the codec. Raises ConfigError if its payloads cannot be summed."""
     if Law.SUMMABLE not in codec.laws:
         raise ConfigError(
-            f"--comm-type Allreduce adds payloads up on their way, and those of {codec} do not "
-            f"add up; give --comm-type Allgather, or one of which they do: {summable()}"
+            f"--comm-type Allreduce sums payloads before decoding, and those of {codec} do not add "
+            f"up; give --comm-type Allgather, or a codec with payloads that do: {summable()}"
         )
     return codec
 
 
 def payload_bytes(bucket: Bucket, payloads: Sequence[Any]) -> int:
-    """Returns the bytes of the payloads of a bucket; of none, 0."""
+    """Returns the bytes of the payloads of a bucket; 0 without payloads."""
     pairs = zip(bucket.parts, payloads, strict=False)
     return sum(tensor.nbytes for part, payload in pairs for tensor in part.codec.sections(payload))
 
 
 def add_sums(bucket: Bucket, summed: Summed, out: Float[Tensor, " n"], ranks: int) -> None:
-    """Replaces `out` by the mean, once the addends are sums."""
+    """Replaces `out` by the mean, after the addends were summed."""
     part, payloads = summed.part, summed.payloads
     addends = [apart(addend, out) for addend in summed.addends]
     out.zero_()
@@ -213,7 +213,7 @@ def add_sums(bucket: Bucket, summed: Summed, out: Float[Tensor, " n"], ranks: in
 
 
 def apart(addend: Addend, flat: Tensor) -> Addend:
-    """Returns an addend that shares no memory with what becomes the mean."""
+    """Returns an addend that shares no memory with `flat`, which becomes the mean."""
     same = addend.values.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
     return replace(addend, values=addend.values.clone()) if same else addend
 
@@ -221,13 +221,13 @@ def apart(addend: Addend, flat: Tensor) -> Addend:
 def addends_of(
     bucket: Bucket, payloads: Sequence[Any], ranks: int, *, copy: bool = False
 ) -> list[Addend]:
-    """Returns the part of each payload that adds up, scaled so that no sum overflows.
+    """Returns the summable values of each payload, scaled so that no sum overflows.
 
     Args:
-        bucket: whose.
-        payloads: of its parts.
-        ranks: how many are summed.
-        copy: whether payloads must stay what they are, as they may be summed again.
+        bucket: the bucket.
+        payloads: the payloads of its parts.
+        ranks: the number of ranks that are summed.
+        copy: True if the payloads must not change, as they may be summed again.
     """
     addends = []
     for part, payload in zip(bucket.parts, payloads, strict=True):
@@ -246,19 +246,21 @@ def add_mean(
     out: Float[Tensor, " n"],
     ranks: int,
 ) -> None:
-    """Adds the mean of all ranks to `out`, in place, once the addends are sums."""
+    """Adds the mean of all ranks to `out`, in place, after the addends were summed."""
     for part, payload, addend in zip(bucket.parts, payloads, addends, strict=True):
         share = 1 / (ranks * shrinkage(addend.wire_codec, ranks))
         part.codec.add_summed(payload, addend.values, gradient_of(part, out), share)
 
 
 def shrinkage(carrier: Codec[Any], ranks: int) -> float:
-    """Returns what addends are multiplied with: where the wire codec rounds, a power of two, which
-    changes no bit of theirs. A float32 sum that overflows is as infinite as plain SGD's.
+    """Returns the factor on addends that keeps their sum from an overflow.
+
+    With a wire codec that rounds, it is a power of two, which changes no bit of a mantissa. In
+    float32 it is 1: a sum that overflows there is infinite in plain SGD too.
     """
     return 1.0 if Law.LOSSLESS in carrier.laws else 2.0 ** -(ranks - 1).bit_length()
 
 
 def summable() -> str:
-    """Names the codecs whose payloads add up on their defaults."""
+    """Names the codecs with payloads that can be summed, on their defaults."""
     return ", ".join(name for name in CODECS if Law.SUMMABLE in make_codec(name).laws)

@@ -1,9 +1,9 @@
-"""Chunks that all ranks agree on: they sum the norms of chunks, then the entries of the largest.
+"""Chunks that all ranks agree on: they sum the norms of chunks, then the largest chunks.
 
-As Sun et al. do: a chunk is as large as the sum over ranks of its L1 norms, in what each rank would
-send. All ranks then send the same chunks, so that these add up on their way, and neither bytes nor
-decoding grow with the number of ranks. The norms travel as well: one for each chunk, so that longer
-chunks cost less.
+As in Sun et al., the norm of a chunk is the sum over ranks of the L1 norms of its gradient plus
+residual. All ranks then send the same chunks, so that these can be summed before decoding, and
+neither bytes nor decoding time grow with the number of ranks. Each chunk also costs one norm on the
+wire, so longer chunks cost less.
 
 Sun et al., "Optimizing Network Performance for Distributed DNN Training on GPU Clusters:
 ImageNet/AlexNet Training in 1.5 Minutes", 2019.
@@ -51,13 +51,13 @@ class SummedChunks:
     """The sums over all ranks of the chunks of a bucket."""
 
     part: Bucket
-    """The parameters of which chunks are summed, with codecs that ask all ranks."""
+    """The parameters with summed chunks, and with codecs that sum their norms over all ranks."""
     payloads: Sequence[Any]
     addends: Sequence[Addend]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that were summed, the norms among them."""
+        """The summed bytes, with those of the norms."""
         chunks = sum(
             part.codec.own.chunks(part.stop - part.start)
             for part in self.part.parts
@@ -70,8 +70,9 @@ class SummedChunks:
 class AnnouncedChunked(
     Reduction[Announced[Float[Tensor, " n"]], "SummedChunks | Sequence[Bytes] | None"]
 ):
-    """Sums of the chunks of all parameters that any rank used: of these every rank sends chunks,
-    with what it kept of them.
+    """Sums of the chunks of all parameters that any rank used.
+
+    Every rank sends chunks of these parameters, from its gradient plus residual.
     """
 
     accepts_half: ClassVar[bool] = False
@@ -98,7 +99,7 @@ class AnnouncedChunked(
         messages = [*self._collective.gather(encoded.announcement, label)]
         announcements = read_announcements(messages, bucket)
         if not all_encoded(announcements):
-            return messages  # `decode` says why
+            return messages  # `decode` raises the reason
         used = tuple(
             map(any, zip(*(announcement.marked for announcement in announcements), strict=True))
         )
@@ -133,7 +134,7 @@ class AnnouncedChunked(
 
 @final
 class Chunked(Reduction[Float[Tensor, " n"], SummedChunks]):
-    """Two sums a bucket and step."""
+    """Two sums for each bucket and step."""
 
     announced: ClassVar[type[Reduction[Any, Any]] | None] = AnnouncedChunked
     is_code: ClassVar[bool] = True
@@ -165,7 +166,7 @@ class Chunked(Reduction[Float[Tensor, " n"], SummedChunks]):
     def encode(
         self, bucket: Bucket, flat: Float[Tensor, " n"], step: int, usage: Usage = ALL_USED
     ) -> Float[Tensor, " n"]:
-        """Returns the gradient: what is sent of it is known once the others' norms are."""
+        """Returns the gradient: the sent chunks are known after the sum of norms, in `exchange`."""
         del bucket, step, usage
         return flat
 
@@ -189,7 +190,7 @@ class Chunked(Reduction[Float[Tensor, " n"], SummedChunks]):
         return received.nbytes
 
     def _agreeing(self, bucket: Bucket, label: str) -> Bucket:
-        """Returns the bucket with codecs that ask all ranks, in the order of its parts."""
+        """Returns the bucket with codecs that sum their norms over all ranks."""
 
         def sum_norms(norms: Float[Tensor, " chunks"]) -> None:
             self._collective.sum([Addend(norms, DENSE)], label)
@@ -206,7 +207,7 @@ class Chunked(Reduction[Float[Tensor, " n"], SummedChunks]):
 @final
 @dataclass(frozen=True)
 class Agreed(Codec[Sparse]):
-    """A `chunktopk` whose norms are summed over all ranks before it chooses."""
+    """A `chunktopk` that sums the norms over all ranks before it chooses chunks."""
 
     own: ChunkTopK
     sum_norms: SumNorms

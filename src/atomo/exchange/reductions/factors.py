@@ -1,7 +1,7 @@
-"""The factors of a bucket's matrices, side by side in flat tensors that are summed whole.
+"""The factors of the matrices of a bucket, side by side in flat tensors that are summed.
 
-A matrix M of m x n is read as the product of P, m x rank, and the transpose of Q, n x rank. What
-factors would not make smaller, and vectors, travel dense behind them, in the same message.
+A matrix M of m x n is the product of P, m x rank, and the transpose of Q, n x rank. Vectors, and
+matrices that are smaller than their factors, are dense. They follow the factors in the same tensor.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Matrix:
 
 @final
 class Side:
-    """One factor of each matrix, and room for what travels dense."""
+    """One factor of each matrix, followed by the dense parameters."""
 
     def __init__(self, shapes: Sequence[tuple[int, int]], dense: int, device: torch.device) -> None:
         ends = [0, *accumulate(rows * rank for rows, rank in shapes)]
@@ -50,11 +50,11 @@ class Side:
         self._stacks = [self.flat[run[0][0] : run[-1][1]].view(-1, *run[0][2]) for run in runs]
 
     def orthonormalise(self) -> None:
-        """Makes the columns of each factor orthonormal: of each matrix by itself, also at rank 1.
+        """Makes the columns of each factor orthonormal, also at rank 1.
 
-        Householder's way: it is exact whatever the size of the columns, and where a factor has
-        less than full rank, or is zero, its columns are completed. A gradient that was zero for
-        a step, or of low rank, leaves no column behind that stays zero for ever.
+        The QR decomposition by Householder reflections is exact for columns of any norm, and
+        completes the columns of a factor of less than full rank, or of zeros. So no column stays
+        zero after a step with a gradient that is zero or of low rank.
         """
         for stack in self._stacks:
             stack.copy_(torch.linalg.qr(stack).Q)
@@ -62,12 +62,12 @@ class Side:
 
 @final
 class Factors:
-    """Room for the factors of one bucket, and which part of it is where."""
+    """Tensors for the factors of one bucket, and the places of its parts in them."""
 
     def __init__(self, bucket: Bucket, device: torch.device) -> None:
         pairs = [(part, matrix_of(part)) for part in bucket.parts]
         matrices = [matrix for _, matrix in pairs if matrix]
-        # Equal ones stand together, to be orthonormalised in one call.
+        # Matrices of equal shapes are adjacent, to be orthonormalised in one call.
         self.matrices = sorted(matrices, key=lambda matrix: (matrix.m, matrix.n, matrix.rank))
         self.dense = tuple(part for part, matrix in pairs if matrix is None)
         dense = sum(part.stop - part.start for part in self.dense)
@@ -75,18 +75,18 @@ class Factors:
         self.right = Side([(matrix.n, matrix.rank) for matrix in self.matrices], dense, device)
 
     def matrices_in(self, flat: Float[Tensor, " n"]) -> list[Float[Tensor, "_ _"]]:
-        """Returns views of each matrix, into a flat tensor of the bucket's size."""
+        """Returns a view of each matrix in a flat tensor of the size of the bucket."""
         return [flat[x.part.start : x.part.stop].view(x.m, x.n) for x in self.matrices]
 
     def pour(self, dense: Float[Tensor, " k"], flat: Float[Tensor, " n"]) -> None:
-        """Copies what travelled dense to where it belongs in a flat tensor of the bucket's size."""
+        """Copies the dense parameters to their places in a flat tensor of the bucket."""
         sizes = [part.stop - part.start for part in self.dense]
         for part, values in zip(self.dense, torch.split(dense, sizes), strict=True):
             flat[part.start : part.stop] = values
 
 
 def matrix_of(part: Part) -> Matrix | None:
-    """Returns a part as a matrix; None if it travels dense, since factors would not be smaller."""
+    """Returns a part as a matrix; None if it is dense, since factors would not be smaller."""
     if not isinstance(part.codec, SVD) or len(part.shape) < 2:
         return None
     ((m, n),) = matrix_shapes(part.shape, part.codec.matricisation)

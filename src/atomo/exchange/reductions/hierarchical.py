@@ -1,10 +1,10 @@
-"""Dense inside a host, compressed between hosts: what crosses a link counts hosts, not ranks.
+"""Exchange that is dense inside a host and compressed between hosts.
 
-Of each bucket, one rank of each host sums what its host's ranks have, and takes it for the gradient
-of one worker: with memory and codec, by any reduction, it exchanges it with the ranks of the other
-hosts that have the same bucket. Then it gives the mean to the others of its host. Which rank that
-is, `hosts.rails_of` says. The dense way up has a thread, and so has the way down, beside those of
-the exchange, so that one bucket may be on links while another is summed.
+For each bucket, one rank of each host sums the gradients of the ranks of its host: the gradient of
+one worker. With a memory and a codec, by any reduction, these ranks exchange the sums between
+hosts. Then each broadcasts the mean inside its host. `hosts.rails_of` assigns buckets to ranks. The
+dense sums have a thread, and so have the broadcasts, beside the threads of the exchange, so that
+one bucket may be in flight while another bucket is summed.
 """
 
 import time
@@ -37,13 +37,13 @@ class MeanSender:
     inside: IntraHostGroup
 
     def __call__(self, bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
-        """Sends it, in the thread that has decoded it."""
+        """Broadcasts the mean, in the thread that has decoded it."""
         self.inside.broadcast(mean, label_of(bucket), self.inside.rank)
 
 
 @final
 class Hierarchical(Communicator):
-    """A communicator over all ranks, by another one over a rank of each host."""
+    """A communicator over all ranks, by a communicator over one rank of each host."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class Hierarchical(Communicator):
             everyone: all ranks, which exchange their reports.
             inside: the ranks of this rank's host.
             rails: the rail of each bucket: the rank of each host that compresses it.
-            between: over this rank's rail, with a `MeanSender`; None: it has no rail.
+            between: the pipeline over the rail of this rank, with a `MeanSender`; None: this rank
+                has no rail.
         """
         self._everyone, self._inside, self._rails = everyone, inside, rails
         self._between = between
@@ -108,7 +109,7 @@ class Hierarchical(Communicator):
             self._inside.reduce(flat, label_of(bucket), rail)
         if rail != self._inside.rank:
             return
-        assert self._between is not None  # it has a rail
+        assert self._between is not None  # this rank has a rail
         self._between.push(bucket, flat)
 
     def _take(self, bucket: Bucket, out: Float[Tensor, " n"]) -> None:

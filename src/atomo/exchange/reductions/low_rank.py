@@ -1,4 +1,4 @@
-"""The base of reductions that sum low-rank factors: memory, room, and what is refused."""
+"""The base of reductions that sum low-rank factors: state, tensors, and checks of options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,31 +23,31 @@ from atomo.memory import MomentumCorrection, Residual
 
 __all__ = ["MEMORIES", "FactorBatch", "LowRankReduction", "NotFiniteSum", "P", "Q", "low_rank"]
 
-P, Q = "p/", "q/"  # what the names of factors in a state begin with
+P, Q = "p/", "q/"  # prefixes of the names of factors in a state
 MEMORIES: Final = (Residual.id, MomentumCorrection.id)
 
 
 class NotFiniteSum(CodecError):
-    """A sum over all ranks is not finite, which every rank sees in it."""
+    """A sum over all ranks is not finite. Every rank detects this in the same sum."""
 
 
 @final
 @dataclass(frozen=True)
 class FactorBatch:
-    """A bucket of which the factors are to be summed."""
+    """The factors of a bucket, before or after their sum."""
 
     factors: Factors
     side: Side
-    """The factors that the first sum is of, and what travels dense."""
+    """The factors of the first sum, and the dense parameters."""
     accumulated: list[Float[Tensor, "_ _"]]
-    """The gradients together with what was kept of them. They lie in the memory: what is
-    subtracted there counts as sent."""
+    """The gradients plus residuals. They are views of the memory: values that are subtracted here
+    count as sent."""
 
 
 class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
     """Sums of factors. Abstract; subclasses say which factors a step sends.
 
-    A rank has gradients, what its memory keeps of them, and the factors of the step before.
+    A rank has gradients, residuals in its memory, and the factors of the step before.
     """
 
     memories: ClassVar[tuple[str, ...]] = MEMORIES
@@ -55,7 +55,7 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
     has_state: ClassVar[bool] = True
     accepts_half: ClassVar[bool] = False
     warm_prefixes: ClassVar[tuple[str, ...]]
-    """The factors that the next step starts from: what their names in a state begin with."""
+    """The prefixes of the factors from which the next step starts, in names in a state."""
 
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         memory = compressor.memory
@@ -67,7 +67,7 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
         self._warm = WarmStart(compressor.seed)
         self._share = 1 / collective.size
         self._collective, self._memory = collective, memory
-        self._rooms: dict[tuple[int, int], Factors] = {}
+        self._factors: dict[tuple[int, int], Factors] = {}
 
     @classmethod
     def adapt_codec(cls, codec: Codec[Any]) -> Codec[Any]:
@@ -94,14 +94,14 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
     def accumulate(
         self, bucket: Bucket, flat: Float[Tensor, " n"], unused: frozenset[str]
     ) -> FactorBatch:
-        """Adds the gradient of a bucket to what was kept of it; what travels dense is in no memory.
+        """Adds the gradient of a bucket to its residual; dense parameters have no residual.
 
         Args:
-            bucket: of parts as `low_rank` has them.
+            bucket: a bucket with codecs as `low_rank` returns them.
             flat: its gradient; scratch space afterwards.
-            unused: parameters whose gradient is zero, and whose memory is to be left alone.
+            unused: the parameters with a gradient of zeros; their residuals do not change.
         """
-        factors = self._room(bucket, flat.device)
+        factors = self._factors_of(bucket, flat.device)
         accumulated = [
             gradient.view(matrix.m, matrix.n)
             if matrix.name in unused
@@ -112,7 +112,7 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
         return FactorBatch(factors, factors.left, accumulated)
 
     def copy_dense(self, batch: FactorBatch, flat: Float[Tensor, " n"]) -> None:
-        """Copies what travels dense behind the factors that are sent."""
+        """Copies the dense parameters behind the factors that are sent."""
         start = 0
         for part in batch.factors.dense:
             gradient, stop = gradient_of(part, flat), start + part.stop - part.start
@@ -124,7 +124,7 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
         """Replaces factors by their sums over all ranks.
 
         Raises:
-            NotFiniteSum: a rank's gradient holds NaN or infinity; all ranks find that out.
+            NotFiniteSum: a rank's gradient holds NaN or infinity; all ranks raise it.
         """
         if flat.numel():
             self._collective.sum([Addend(flat, DENSE)], label)
@@ -136,24 +136,24 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
     def warm_factor(
         self, prefix: str, matrix: Matrix, device: torch.device
     ) -> Float[Tensor, "rows rank"]:
-        """Returns the factor of a matrix that this step starts from."""
+        """Returns the factor of a matrix from which this step starts."""
         rows = matrix.m if prefix == P else matrix.n
         return self._warm.factor(prefix + matrix.name, rows, matrix.rank, device)
 
-    def _room(self, bucket: Bucket, device: torch.device) -> Factors:
+    def _factors_of(self, bucket: Bucket, device: torch.device) -> Factors:
         key = bucket.number, bucket.layout_hash
-        if key not in self._rooms:
-            self._rooms[key] = Factors(bucket, device)
-        return self._rooms[key]
+        if key not in self._factors:
+            self._factors[key] = Factors(bucket, device)
+        return self._factors[key]
 
     def prepare(self, bucket: Bucket, device: torch.device) -> None:
-        """Draws the factors of a bucket where there are none yet, so that the state has them."""
+        """Draws the missing factors of a bucket, so that the state has them."""
         for matrix in Factors(bucket, device).matrices:
             for prefix in self.warm_prefixes:
                 self.warm_factor(prefix, matrix, device)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the factors that the next step starts from."""
+        """Returns the factors from which the next step starts."""
         return self._warm.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -161,13 +161,13 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
 
 
 def low_rank(codec: Codec[Any], comm_type: str) -> Codec[Any]:
-    """Returns the codec that says which factors are sent.
+    """Returns the codec with the rank of the factors and the shapes of the matrices.
 
-    That is `svd` with the largest atoms, of each parameter as a matrix with a row for each output
-    channel, as published. `sgd` stays: all travels dense.
+    It is `svd` with the largest atoms, and each parameter as a matrix with a row for each output
+    channel, as published. `sgd` does not change: all parameters are dense.
 
     Raises:
-        ConfigError: it is another codec, or its factors cannot be added up.
+        ConfigError: it is another codec, or its factors cannot be summed.
     """
     if Law.LOSSLESS in codec.laws:
         return codec

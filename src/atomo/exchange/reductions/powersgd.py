@@ -1,15 +1,16 @@
 """PowerSGD: one step of a power iteration on the mean gradient, by two sums of small factors.
 
-Of each matrix M_w, a rank's gradient together with what it kept, and with Q of the step before:
+For each matrix M_w, the gradient of a rank plus its residual, and Q of the step before:
 
     P = sum of M_w Q        the first sum
     P = orthonormal(P)
     Q = mean of M_w^T P     the second sum
     mean = P Q^T
 
-The mean is a projection of the mean of M_w, and a rank keeps M_w - P (M_w^T P)^T, what the
-projection left of its own. (Public code keeps M_w - P Q^T: the sum over all ranks is the same, and
-so is every mean to come, but what differs between ranks piles up in their memories for ever.)
+The mean is a projection of the mean of M_w. The new residual of a rank is M_w - P (M_w^T P)^T, the
+error of the projection of its own matrix. (Public code has the residual M_w - P Q^T: its sum over
+all ranks is the same, and so are all later means, but the differences between ranks accumulate in
+their memories without a bound.)
 
 Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
 Optimization", NeurIPS 2019, algorithms 1 and 2.
@@ -30,7 +31,7 @@ __all__ = ["PowerSGD"]
 
 @final
 class PowerSGD(LowRankReduction):
-    """Two sums a bucket and step."""
+    """Two sums for each bucket and step."""
 
     warm_prefixes: ClassVar[tuple[str, ...]] = (Q,)
 
@@ -78,7 +79,7 @@ class PowerSGD(LowRankReduction):
 
 
 def project(batch: FactorBatch) -> None:
-    """Computes Q of each matrix, of this rank alone; the memory keeps what P Q^T leaves."""
+    """Computes Q of each matrix of this rank, and subtracts P Q^T, which leaves the residual."""
     left, right = batch.factors.left, batch.factors.right
     for total, p, q in zip(batch.accumulated, left.factors, right.factors, strict=True):
         torch.mm(total.T, p, out=q)

@@ -1,4 +1,4 @@
-"""Factors of the step before, from which the next one starts: the same on all ranks."""
+"""Factors of the step before, from which the next step starts: the same on all ranks."""
 
 from collections.abc import Mapping
 from typing import final
@@ -15,10 +15,10 @@ __all__ = ["WarmStart"]
 
 @final
 class WarmStart:
-    """A factor of each matrix, by parameter name; drawn where there was no step before.
+    """A factor of each matrix, by parameter name; random before the first step.
 
-    Only the directions of its columns matter, so that factors are held with a largest entry of 1:
-    products with them neither overflow nor vanish, however large gradients are.
+    Only the directions of the columns matter. So factors are stored with a largest magnitude of 1:
+    products with them do not overflow or underflow, for gradients of any magnitude.
     """
 
     def __init__(self, seed: int) -> None:
@@ -32,7 +32,7 @@ class WarmStart:
         """Returns the factor of a matrix. Columns that a change of the rank adds are drawn.
 
         Raises:
-            CheckpointError: the one that was loaded is of another matrix.
+            CheckpointError: the loaded factor is of another matrix.
         """
         stored = self._factors.get(name)
         if stored is not None and stored.shape == (rows, rank) and stored.device == device:
@@ -51,7 +51,7 @@ class WarmStart:
         return factor
 
     def keep(self, name: str, factor: Float[Tensor, "rows rank"]) -> None:
-        """Has the next step start from a factor, unless it is zero and leads nowhere."""
+        """Stores a factor for the next step, unless it is zero."""
         peak = float(factor.abs().max())
         if peak > 0:
             self._factors[name] = factor / peak
@@ -64,7 +64,7 @@ class WarmStart:
         """Replaces all factors.
 
         Raises:
-            CheckpointError: one of them is no matrix of finite float32.
+            CheckpointError: a factor is no matrix of finite float32.
         """
         for name, factor in state.items():
             if factor.dtype != torch.float32 or factor.dim() != 2 or not factor.isfinite().all():

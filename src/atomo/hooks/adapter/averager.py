@@ -91,9 +91,7 @@ class StepSkipper:
         self._memory, self._reduction = memory, reduction
         self._snapshots = skips and bool(memory.vectors)
         self._before: Snapshot | None = None
-        self._finite: list[
-            Tensor
-        ] = []  # one for each chunk of this step: True if its average is finite
+        self._finite: list[Tensor] = []  # by chunk of this step: True if the average is finite
 
     def begin(self) -> None:
         """Takes a snapshot before the first chunk of a step, as any chunk may skip the step."""

@@ -57,7 +57,7 @@ COMMANDS: Final[Mapping[str, Needs]] = {
         ("LookAtRoles", "ListResults", "ReadResults"),
     ),
     "cost": (("Instances", "Snapshots", "Volumes"), ("Prices",)),
-    "extend": ((*PLAN, "Volumes"), (*ON_HOSTS, "MoveFuses", "Prices", "ImageNames")),
+    "extend": ((*HOSTS, "Volumes"), (*ON_HOSTS, "MoveFuses", "Prices")),
     "resize": (LAUNCHES, LAUNCHING),
     "bake": ((*HOSTS, "Images"), (*ON_HOSTS, "BakeHosts", "BakeImages", "TagImages", "Prices")),
     "delete_images": (("Images", "Snapshots"), ("DeleteImages",)),

@@ -6,8 +6,9 @@ The tag `HOURS` says the same to the commands, which compute costs and the time 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timezone
 from math import ceil
+from pathlib import Path
 from typing import Final
 
 from atomo_cluster.ec2.aws.client import Aws
@@ -15,23 +16,27 @@ from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.aws.tags import HOURS
 from atomo_cluster.ec2.hosts.scripts import LIBRARY, SCRIPTS, write_lines
 from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh, on_all_hosts
-from atomo_cluster.errors import ConfigError, RemoteError
+from atomo_cluster.errors import RemoteError
 
 __all__ = [
     "PausedFuse",
     "boot_lines",
     "burn_fuse",
+    "earliest",
     "extended",
     "keep_fuse_script",
+    "local_deadline",
     "move_fuse",
     "pause_fuses",
     "pause_script",
+    "read_deadline",
     "resume_fuses",
     "tag_hours",
     "tag_remaining_hours",
 ]
 
 PER_BOOT: Final = "/var/lib/cloud/scripts/per-boot/atomo-fuse"  # cloud-init runs it at every boot
+DEADLINE: Final = "/etc/atomo/deadline"
 SCRIPT_S: Final = 60.0
 
 
@@ -65,15 +70,13 @@ def keep_fuse_script() -> bytes:
 
 
 def extended(host: Instance, until: datetime) -> Instance:
-    """Returns the host with a later fuse, or with a known one.
-
-    Raises:
-        ConfigError: its present fuse is later.
-    """
-    if host.fuse_known and host.fuse > until:
-        raise ConfigError(f"the fuse of {host.id} is at {host.fuse:%F %R} UTC, which is later "
-                          "already; give more HOURS")  # fmt: skip
+    """Returns the host with another fuse."""
     return replace(host, max_hours=(until - host.launched).total_seconds() / 3600)
+
+
+def earliest(host: Instance, deadline: datetime | None) -> Instance:
+    """Returns the host with the earlier of its tag's fuse and a deadline; None: unknown."""
+    return host if deadline is None or deadline >= host.fuse else extended(host, deadline)
 
 
 def move_fuse(ssh: Ssh, host: Host, until: datetime) -> Answer:
@@ -81,17 +84,39 @@ def move_fuse(ssh: Ssh, host: Host, until: datetime) -> Answer:
     return run_extend_script(ssh, host, int(until.timestamp()))
 
 
+def read_deadline(ssh: Ssh, host: Host) -> datetime | None:
+    """Returns the deadline that a host has written down; None: it does not tell."""
+    answer = ssh.run(host, f"cat {DEADLINE}", timeout_s=SCRIPT_S)
+    return None if answer.code else parse_deadline(answer.out)
+
+
+def parse_deadline(text: str) -> datetime | None:
+    """Parses a deadline in seconds since 1970; None: it is none.
+
+    >>> parse_deadline("1767225600")
+    datetime.datetime(2026, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)
+    """
+    seconds = text.strip()
+    return datetime.fromtimestamp(int(seconds), timezone.utc) if seconds.isdecimal() else None
+
+
+def local_deadline(path: Path = Path(DEADLINE)) -> datetime | None:
+    """Returns the deadline of this host; None: it has none, or it cannot be read."""
+    try:
+        return parse_deadline(path.read_text())
+    except OSError:
+        return None
+
+
 def burn_fuse(ssh: Ssh, host: Host) -> Answer:
     """Sets the deadline on a host to the past, so that the host ends without AWS."""
-    return run_extend_script(ssh, host, 0, SCRIPT_S)
+    return run_extend_script(ssh, host, 0)
 
 
-def run_extend_script(
-    ssh: Ssh, host: Host, deadline: int, timeout_s: float | None = None
-) -> Answer:
+def run_extend_script(ssh: Ssh, host: Host, deadline: int) -> Answer:
     """Runs extend.sh on a host; `deadline` is in seconds since 1970."""
     command, script = f"sudo -n bash -s -- {deadline}", (SCRIPTS / "extend.sh").read_bytes()
-    return ssh.run(host, command, script, timeout_s)
+    return ssh.run(host, command, script, SCRIPT_S)
 
 
 def pause_script() -> bytes:

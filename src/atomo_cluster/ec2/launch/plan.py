@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Final
 
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import ClusterTags
 from atomo_cluster.ec2.launch.attempts import Attempt, Group, attempts
+from atomo_cluster.ec2.money.costs import BOOT_H
 from atomo_cluster.ec2.money.prices import Prices, prices, sum_known
 from atomo_cluster.ec2.places.network import Subnet, find_subnet
 from atomo_cluster.ec2.places.zones import places, require_types
@@ -17,8 +17,6 @@ from atomo_cluster.ec2.settings.terms import MASTER, ROLES, WORKER
 from atomo_cluster.errors import ConfigError
 
 __all__ = ["Plan", "make_plan", "spot_types"]
-
-BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 
 
 @dataclass(frozen=True)

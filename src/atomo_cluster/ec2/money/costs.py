@@ -35,9 +35,11 @@ __all__ = [
     "ledger_entry",
     "of_images",
     "record_before_start",
+    "usd_until_fuses",
     "with_ledger",
 ]
 
+BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 STOPPED: Final = "stopped"
 
 
@@ -85,6 +87,20 @@ def ended_usd(run: Run) -> float | None:
     """Returns USD spent on hosts that have ended; None: unknown."""
     costs = with_ledger(run, all_costs(run))
     return sum_known([cost.usd_so_far for cost in costs if cost.state in ENDED])
+
+
+def usd_until_fuses(run: Run, hosts: Sequence[Instance]) -> float | None:
+    """Returns an upper bound in USD on the whole lives of running hosts; None: unknown."""
+    prices_now = prices(run.aws, [host.type for host in hosts], (), ())
+    disk = prices_now.disk_hour(run.cluster.volume_gb)
+
+    def bound(host: Instance) -> float | None:
+        limit = run.cluster.spot_price if host.spot else None
+        address = prices_now.address_hour if host.public_ip else 0.0
+        hourly = sum_known([prices_now.most([host.type], limit), disk, address])
+        return product(hourly, host.max_hours + BOOT_H)
+
+    return sum_known([bound(host) for host in hosts])
 
 
 def record_before_start(run: Run, hosts: Sequence[Instance], now: datetime) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, final
 
 from atomo_cluster.ec2.aws.inventory import Instance, instances
-from atomo_cluster.ec2.hosts.fuses import burn_fuse
+from atomo_cluster.ec2.hosts.fuses import burn_fuse, earliest, local_deadline
 from atomo_cluster.ec2.hosts.progress import Steps
 from atomo_cluster.ec2.hosts.setup import SetupContext, bootstrap, run_commands
 from atomo_cluster.ec2.hosts.ssh import Host
@@ -106,14 +106,16 @@ class HostPool:
         return fresh
 
     def master(self) -> Instance:
-        """Returns the master, on which this process runs.
+        """Returns the master, on which this process runs, with the earlier of its tag's fuse and
+        the deadline on its disk: the tag may promise more than the host keeps.
 
         Raises:
             CloudError: AWS knows of no master.
         """
         if not self.hosts or self.hosts[0].role != "master":
             raise CloudError("AWS knows of no running master of this cluster")
-        return self.hosts[0].with_fuse(self._run.cluster.max_hours)
+        known = earliest(self.hosts[0], local_deadline())
+        return known.with_fuse(self._run.cluster.max_hours)
 
     def bill(self, now: datetime) -> Bill:
         """Returns the cost of the cluster; if AWS does not answer, from the ledger alone."""

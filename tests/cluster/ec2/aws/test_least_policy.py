@@ -25,7 +25,7 @@ UP = (("launch", "--yes", *SETTINGS),)
 # Uses of commands over a cluster that uses nearly everything.
 USES = {
     "launch": Tried(("launch", "--yes")),
-    "extend": Tried(("extend", "8.9"), UP),
+    "extend": Tried(("extend", "8.9", "--yes"), UP),
     "stop_hosts": Tried(("stop_hosts", "--yes", "--end-spot"), UP),
     "run_command": Tried(("run_command", "all", "true"), UP),
     "bake": Tried(("bake", "--yes"), UP),

@@ -66,7 +66,7 @@ COMMANDS: Final[dict[str, Tried]] = {
     "status": Tried(("status",), UP),
     "status (results on S3)": Tried(("status", *KEPT)),
     "cost": Tried(("cost",), UP),
-    "extend": Tried(("extend", "8.9"), UP, changes=True),
+    "extend": Tried(("extend", "8.9", "--yes"), UP, changes=True),
     "resize (more)": Tried(
         ("resize", "3", "--yes", "--max-usd", f"{MAX_USD + 8.2 * HOUR}"), UP, changes=True
     ),

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from atomo_cluster.ec2.hosts.fuses import pause_script
+from atomo_cluster.ec2.hosts.fuses import local_deadline, pause_script
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.user_data import LARGEST, user_data
 from atomo_cluster.ec2.settings.cluster import Cluster
@@ -82,6 +83,21 @@ def test_the_fuse_can_be_moved_and_stays_moved(machine, tmp_path):
     ]
     boot = tmp_path / "root/usr/local/lib/atomo/fuse.sh"
     assert machine(boot, "60") == ["shutdown -h +300 atomo: the fuse of this cluster"]
+
+
+def test_a_fuse_whose_shutdown_cannot_be_planned_stays(machine, tmp_path):
+    script = tmp_path / "user-data"
+    script.write_text(user_data(Cluster(max_hours=1.0), spot=False))
+    machine(script)
+    deadline = tmp_path / "root/etc/atomo/deadline"
+    before = deadline.read_text()
+    (tmp_path / "bin/shutdown").write_text("#!/bin/bash\nexit 3\n")
+    with pytest.raises(subprocess.CalledProcessError) as failure:
+        machine(HOST / "extend.sh", str(int(time.time()) + 5 * 3600))
+    assert failure.value.returncode == 3
+    assert deadline.read_text() == before
+    assert local_deadline(deadline) == datetime.fromtimestamp(int(before), timezone.utc)
+    assert local_deadline(tmp_path / "nowhere") is None
 
 
 def test_the_fuse_waits_while_a_host_is_stopped(machine, tmp_path):

@@ -5,11 +5,9 @@ import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from cluster.ec2.support.cloud import Reply, everything, refusal, write_cluster
+from cluster.ec2.support.cloud import Reply, everything, write_cluster
 
 from atomo_cluster.ec2.aws.tags import CLUSTER, OWNER
-from atomo_cluster.ec2.hosts.scripts import SCRIPTS
-from atomo_cluster.ec2.hosts.ssh import Answer
 
 pytestmark = pytest.mark.slow
 
@@ -152,7 +150,7 @@ def test_a_launch_keeps_within_its_budget(ec2, cloud, folder):
     gone = ec2(*words, "3.4", "--dry-run")  # and with one that ran for an hour
     assert gone.code == 12
     assert "the cluster may cost $3.47 until its fuses" in gone.err
-    older = ec2("extend", "9.9", "--max-usd", "2.3", "--n-workers", "1")
+    older = ec2("extend", "9.9", "--yes", "--max-usd", "2.3", "--n-workers", "1")
     assert older.code == 12
     assert "the cluster may cost $2.35 until its fuses" in older.err
     cloud.prices = None
@@ -272,42 +270,6 @@ def test_the_cost_is_true_after_the_end(ec2, cloud, folder, monkeypatch):
     assert launched.code == 0  # a cluster is worth more than its record
     assert "not written down: " in launched.out
     assert ec2("shutdown", "--yes").code == 0
-
-
-def test_the_fuse_moves_within_the_budget(ec2, cloud, folder, monkeypatch):
-    cloud.prices = PRICES
-    assert ec2("launch", "--yes", "--max-hours", "2").code == 0
-    asked = []
-
-    def answered(ssh, host, command, stdin=b"", timeout_s=60.0):
-        asked.append((command.rpartition(" ")[0], stdin))
-        return Answer(host, int(len(asked) == 4), "", "no sudo")
-
-    monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run", answered)
-    monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.HostKeys.pin", lambda *_: "key")
-    assert ec2("extend", "1").code == 2
-    dear = ec2("extend", "9.9", "--max-usd", "3.3")
-    assert dear.code == 12
-    assert "the cluster may cost $3.36 until its fuses" in dear.err
-    assert not asked
-    cloud.on("CreateTags", refusal("UnauthorizedOperation"))
-    untold = ec2("extend", "9.9", "--max-usd", "3.4")
-    assert untold.code == 10
-    assert "no fuse has moved, whatever `status` says: `extend` again moves them" in untold.err
-    assert not asked
-    cloud.on("CreateTags", refusal("RequestLimitExceeded"))
-    done = ec2("extend", "9.9", "--max-usd", "3.4", "--json")
-    assert done.code == 0, done.err
-    assert asked == [("sudo -n bash -s --", (SCRIPTS / "extend.sh").read_bytes())] * 3
-    ends = {one["id"]: one["until"] for one in json.loads((folder / LEDGER).read_text())}
-    assert ends == {host["id"]: host["fuse"].replace(" ", "T") for host in done.record}
-    hours = [host["max_hours"] for host in ec2("status", "--json").record["hosts"]]
-    assert hours == pytest.approx([9.9] * 3, rel=1e-2)
-    failed = ec2("extend", "10")
-    assert failed.code == 11
-    assert "failed on 1 of 3 hosts: deeplearning-worker" in failed.err
-    assert ": exit code 1: no sudo" in failed.err
-    assert "the fuse stays as it was" in failed.out
 
 
 def test_tables_fit_into_80_columns(ec2, cloud):

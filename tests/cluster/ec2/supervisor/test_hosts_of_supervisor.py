@@ -201,3 +201,11 @@ def test_the_profile_goes_with_a_launch_that_fails(ec2, cloud):
     iam = cloud.moto.client("iam")
     assert not iam.list_instance_profiles()["InstanceProfiles"]
     assert not iam.list_roles()["Roles"]
+
+
+def test_the_fuse_of_the_master_is_the_earlier_of_its_tag_and_its_disk(pool, monkeypatch):
+    tag = pool.master().fuse
+    for deadline in (tag - timedelta(hours=3), tag + timedelta(hours=12), None):
+        monkeypatch.setattr("atomo_cluster.ec2.supervisor.host_pool.local_deadline",
+                            lambda deadline=deadline: deadline)  # fmt: skip
+        assert pool.master().fuse == min(deadline or tag, tag)

@@ -10,6 +10,13 @@ if [ ! -s "$deadline" ]; then
   echo "this host has no fuse that could be moved" >&2
   exit 1
 fi
-echo "${1:?the new deadline}" >"$deadline.new"
-mv "$deadline.new" "$deadline"
-exec bash "$root/usr/local/lib/atomo/fuse.sh" 0
+before=$(cat "$deadline")
+set_to() {
+  echo "$1" >"$deadline.new" &&
+    mv "$deadline.new" "$deadline" &&
+    bash "$root/usr/local/lib/atomo/fuse.sh" 0
+}
+set_to "${1:?the new deadline}" && exit
+code=$?
+set_to "$before" || true # a deadline that the planned shutdown does not follow would be a lie
+exit "$code"

@@ -77,7 +77,7 @@ def test_extend_sets_an_unknown_fuse(ec2, cloud, pair, monkeypatch):
     monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run",
                         lambda ssh, host, *_: Answer(host, 0, "", ""))  # fmt: skip
     monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.HostKeys.pin", lambda *_: "key")
-    done = ec2("extend", "9", *SMALL)
+    done = ec2("extend", "9", "--yes", *SMALL)
     assert done.code == 0, done.err
     after = ec2("status", "--json", *SMALL)
     assert "warning" not in after.err

@@ -41,13 +41,15 @@ class Fuses:
 
 
 @pytest.fixture
-def fuses(cloud, monkeypatch):
+def fuses(ec2, cloud, monkeypatch):
     """Returns the fuses of a master and two workers, of eight hours."""
     cloud.prices = PRICES
     made = Fuses()
     monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run", lambda *a, **k: made.run(*a, **k))
     monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.HostKeys.pin", lambda *_: "key")
-    made.ids = [start(cloud, role) for role in ("master", "worker", "worker")]
+    for role in ("master", "worker", "worker"):
+        start(cloud, role)
+    made.ids = [host["id"] for host in ec2("status", "--json").record["hosts"]]
     return made
 
 

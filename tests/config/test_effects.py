@@ -131,8 +131,8 @@ def test_other_commands_say_so_too(capsys):
     build = build_reporting_idle(BenchOptions, bench.BENCH_EFFECTS, "bench")
     parse_arguments(BenchOptions, ["--tensor=x", "--network=FC"], "bench", "", build)
     assert capsys.readouterr().err == (
-        "atomo bench: caution: --network FC has no effect: the gradient is that of --tensor x; "
-        "leave one of them out\n"
+        "atomo bench: caution: --network FC has no effect: the gradient is read from --tensor x; "
+        "leave one of the two out\n"
     )
     build = build_reporting_idle(ExplainOptions, explain_effects.EXPLAIN_EFFECTS, "explain")
     with pytest.raises(ConfigError, match=r"--hostfile h has no effect: .* --probe FILE"):

@@ -8,8 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from atomo.codecs import make_codec
 from atomo.config.checks import ANYWAY
-from atomo.config.comm_types import stored_settings
+from atomo.config.comm_rules import fitted_codec
+from atomo.config.comm_types import COMM_TYPES, name_of_stored, stored_settings
 from atomo.config.settings import Settings
 from atomo.core.arguments import flag
 from atomo.errors import ConfigError
@@ -106,8 +108,26 @@ def differences(
     return [
         f"{flag(name)} {shown(own)} (before: {shown(earlier)})"
         for name, own, earlier in pairs
-        if own != earlier
+        if own != earlier and not (name in PLANNED and is_adapted(settings, recorded))
     ]
+
+
+def is_adapted(settings: Settings, recorded: Mapping[str, object]) -> bool:
+    """True if the codecs differ only because another communicator adapts them.
+
+    PowerSGD, for example, makes `svd` reshape gradients by filters.
+    """
+    comm_type = name_of_stored(str(recorded.get("comm_type", "")))
+    if comm_type == settings.comm_type or comm_type not in COMM_TYPES:
+        return False
+    try:
+        earlier = make_codec(str(recorded.get("code")))
+        adapted = fitted_codec(make_codec(settings.code), comm_type)
+        return fitted_codec(earlier, settings.comm_type) == make_codec(settings.code) or (
+            adapted == earlier
+        )
+    except ConfigError:  # this communicator takes no such codec
+        return False
 
 
 def shown(value: object) -> str:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Final, Protocol, final, runtime_checkable
 
 from atomo_cluster.ec2.aws.inventory import Instance
+from atomo_cluster.ec2.launch.capacity import lacks_capacity
 from atomo_cluster.ec2.money.costs import Bill
 from atomo_cluster.ec2.settings.terms import ROLES, WORKER
 from atomo_cluster.ec2.supervisor.backoff import Backoff
@@ -26,7 +27,7 @@ from atomo_cluster.ec2.supervisor.event_log import (
 )
 from atomo_cluster.errors import CloudError, ClusterError, NotReady
 
-__all__ = ["Hosts", "Store", "Supervisor", "Training"]
+__all__ = ["QUICK", "Hosts", "Store", "Supervisor", "Training"]
 
 
 @runtime_checkable
@@ -230,7 +231,7 @@ class Supervisor:
             ids = self._crew.launch(view.now)
         except (ClusterError, OSError) as error:
             self._affordable = not isinstance(error, NotReady)
-            self._refuse(f"no host for {decision.why}: {error}")
+            self._refuse(f"no host for {decision.why}: {reason(error)}")
             return
         self._refusal, self._affordable, self._backoff.due = "", True, None
         self._story.tell(LAUNCHED, f"{', '.join(ids)} for {decision.why}; setup begins")
@@ -259,3 +260,10 @@ class Supervisor:
         self._store.finish()
         self._crew.end(tuple(reversed(ROLES)))
         self._over = True
+
+
+def reason(error: Exception) -> str:
+    """Formats the cause of a failed request; a shortage needs no advice, as it is asked again."""
+    if isinstance(error, CloudError) and lacks_capacity(error):
+        return f"AWS has no capacity ({error.code})"
+    return str(error)

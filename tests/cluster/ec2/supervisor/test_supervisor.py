@@ -309,7 +309,7 @@ def test_a_job_that_too_few_are_left_for_waits_no_longer_than_autostop(tmp_path)
     story = EventLog(tmp_path / "story.jsonl", cluster.now)
     (failure,) = [event.text for event in story.events if event.kind == "failed"]
     assert "nothing has trained for 30 minutes: 2 hosts are ready, and the job needs 3" in failure
-    assert "no m5.large" in failure
+    assert "AWS has no capacity (InsufficientInstanceCapacity)" in failure
 
 
 def test_what_aws_and_hosts_refuse_is_tried_again(tmp_path):

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Final
 
 from atomo_cluster.errors import INTERRUPTED, ClusterError
@@ -23,6 +23,7 @@ def dispatch(
     usage: Callable[[], str],
     act: Callable[[str, list[str]], int],
     arguments: Sequence[str] | None,
+    successors: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
     """Runs one command and returns its exit code (`atomo_cluster.errors` lists them).
 
@@ -32,6 +33,7 @@ def dispatch(
         usage: returns the text of `--help`.
         act: runs the command of a name with the words that follow it.
         arguments: the command line; None: that of this process.
+        successors: what does the work of a command of the published program that is gone.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
@@ -39,7 +41,8 @@ def dispatch(
         return 0 if words else 2
     name, *following = words
     if name not in commands:
-        sys.stderr.write(f"{program}: unknown command {name!r}; {nearest(name, commands)}\n")
+        hint = successors.get(name) or nearest(name, commands)
+        sys.stderr.write(f"{program}: unknown command {name!r}; {hint}\n")
         return 2
     try:
         return act(name, following)

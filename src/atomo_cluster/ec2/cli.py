@@ -58,6 +58,15 @@ COMMANDS: Final[Mapping[str, str]] = MappingProxyType(
         "shutdown": "end the cluster, and verify that nothing is left",
     }
 )
+# Commands of the published script that ran one program, and what does their work here.
+SUCCESSORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "run_mxnet_grid_search": "`train --queue --detach -- OPTIONS`, once for each combination "
+        "of options, does its work; `jobs` lists the results",
+        "run_mxnet_loss_curve": "`train -- OPTIONS` does its work; losses are in metrics.jsonl "
+        "and evaluations.jsonl of the job's folder, which `fetch` brings home",
+    }
+)
 # These write keys or known hosts to state_dir, which is to fail before AWS or a host is asked.
 STATEFUL: Final = frozenset(
     {"launch", "resize", "extend", "clean_launch_and_run", "bootstrap", "setup_nfs", "train",
@@ -78,7 +87,7 @@ with the exit code of what they ran, where that did not succeed."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
-    return dispatch(PROGRAM, COMMANDS, usage, act, arguments)
+    return dispatch(PROGRAM, COMMANDS, usage, act, arguments, SUCCESSORS)
 
 
 def act(name: str, words: list[str]) -> int:
@@ -91,7 +100,10 @@ def act(name: str, words: list[str]) -> int:
         made = Run(parsed(name, module, words), document)
         if name in STATEFUL:
             check_state(made.cluster)
-        return run(made)
+        code = run(made)
+        if code:
+            document.fail(f"`{name}` ended with code {code}", code)
+        return code
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

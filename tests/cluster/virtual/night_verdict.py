@@ -49,7 +49,7 @@ def compare_with(
     """Waits for the undisturbed training, and compares."""
     code = calm.ends()
     assert not code, f"the undisturbed training ended with {code}: {calm.output[-2000:]}"
-    run = f"~/{night.checkout}/runs/train"
+    run = f"~/{night.checkout}/runs/job-*"
     names = ("metrics.jsonl", "evaluations.jsonl")
     here = [records((folder / "run" / name).read_text()) for name in names]
     there = [records(night.on(night.master, f"cat {run}/{name}")) for name in names]

@@ -72,7 +72,7 @@ def test_fresh_hosts_become_a_cluster_that_trains(tool, environment, tmp_path):
     before = tool.host("h2")["received_bytes"]
     few = ("--network=LeNet", "--batch-size=8", "--threads=1", "--max-steps=3")
     laptop("train", "--", *few, "--down=weights")
-    steps = laptop.on("h1", "bash", "-c", f"cat ~/{CHECKOUT}/runs/train/metrics.jsonl").splitlines()
+    steps = laptop.on("h1", "bash", "-c", f"cat ~/{CHECKOUT}/runs/job-*/metrics.jsonl").splitlines()
     assert [json.loads(step)["step"] for step in steps] == [1, 2, 3]
     weights = 4 * 431_080 * 3  # bytes that went to the worker on the other host
     assert tool.host("h2")["received_bytes"] - before > weights

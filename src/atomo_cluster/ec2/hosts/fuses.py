@@ -141,7 +141,7 @@ def pause_fuses(ssh: Ssh, hosts: Sequence[Host]) -> list[PausedFuse]:
     answers = on_all_hosts(hosts, lambda host: run_pause_script(ssh, host, "pause"))
     if failures := [answer for answer in answers if answer.code]:
         resume_fuses(ssh, [answer.host for answer in answers if not answer.code])
-        text = "; ".join(f"{answer.host.alias} ({answer.host.id}): {answer.complaint()}"
+        text = "; ".join(f"{answer.host.name} ({answer.host.id}): {answer.complaint()}"
                          for answer in failures)  # fmt: skip
         raise RemoteError(f"no host was stopped, since fuses would burn meanwhile: {text}")
     return [PausedFuse(answer.host.id, float(answer.out.split()[-1]) / 3600) for answer in answers]

@@ -54,7 +54,7 @@ class LinkMeasurement:
         shown = [f"{link.host:24}{link.gbit_s:6.2f} Gbit/s  {link.us:6.0f} us  {link.way}"
                  for link in self.links]  # fmt: skip
         slow = any(link.kernel >= PAST for link in self.links)
-        return ([f"MPI from {hosts[0].alias} to"] if shown else []) + shown + (
+        return ([f"MPI from {hosts[0].name} to"] if shown else []) + shown + (
             ["efa: yes, and MPI does not use it: it takes an MPI with libfabric, such as "
              "/opt/amazon/openmpi, and mpi4py built with that"] if efa and slow else []
         )  # fmt: skip

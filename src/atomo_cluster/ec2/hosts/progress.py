@@ -67,11 +67,11 @@ class Steps:
         table = Table("host", *self._names)
         with self._lock:
             for host in self._hosts:
-                table.add_row(host.alias, *(self._cells[host.id, name] for name in self._names))
+                table.add_row(host.name, *(self._cells[host.id, name] for name in self._names))
         return table
 
     def _mark(self, host: Host, name: str, state: str) -> None:
         with self._lock:
             self._cells[host.id, name] = state
             if not self._shown and state != BUSY:
-                self._say(f"{host.alias:24}{name:14}{state}")
+                self._say(f"{host.name:24}{name:14}{state}")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from atomo_cluster.ec2.hosts.keys import require_program
+from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.errors import RemoteError
 
 __all__ = ["UNREACHED", "Answer", "Host", "Ssh", "host_label", "on_all_hosts"]
@@ -29,6 +30,11 @@ class Host:
     port: int = 22
     gpus: int = 0
     own: bool = False  # of --hostfile: no host of AWS's, and nothing here has launched it
+
+    @property
+    def name(self) -> str:
+        """The name in tables and messages: `master`, or the alias of a worker."""
+        return MASTER if self.role == MASTER else self.alias
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ def on_all_hosts(hosts: Sequence[Host], act: Callable[[Host], T]) -> list[T]:
 
 def host_label(host: Host) -> str:
     """Formats a host for messages."""
-    return f"{host.alias} ({host.address})"
+    return f"{host.name} ({host.address})"
 
 
 HINTS: Final = {

@@ -158,10 +158,10 @@ def send(ssh: Ssh, host: Host, source: Path, folder: str, say: Say) -> list[str]
     large = {name: path for name, path in missing.items() if path.stat().st_size >= LARGE}
     small = {name: path for name, path in missing.items() if name not in large}
     if small:
-        say(f"{host.alias}: {len(small)} small files")
+        say(f"{host.name}: {len(small)} small files")
         send_small(ssh, host, small, folder)
     for number, (name, path) in enumerate(large.items(), 1):
-        say(f"{host.alias}: {number} of {len(large)}  {name}  {path.stat().st_size >> 20} MiB")
+        say(f"{host.name}: {number} of {len(large)}  {name}  {path.stat().st_size >> 20} MiB")
         send_large(ssh, host, path, f"{folder}/{name}")
     return list(missing)
 

@@ -23,15 +23,28 @@ class Document:
         """Adds a record: mappings are merged, other values replace the document."""
         self._record = merge(self._record, record)
 
+    def fail(self, error: str, exit_code: int) -> None:
+        """Adds `error` and `exit_code` to the record; a list of records goes to `records`."""
+        record = self._record
+        whole = dict(record) if isinstance(record, Mapping) else {"records": record}
+        self._record = {**(whole if record is not None else {}), "error": error,
+                        "exit_code": exit_code}  # fmt: skip
+
     @contextmanager
     def printed(self) -> Iterator[None]:
-        """Prints the document at the end of the block; an empty one reports the error."""
+        """Prints the document at the end of the block, with the error if the block failed."""
         try:
             yield
-        except (ClusterError, KeyboardInterrupt) as error:
-            if self._record is None:
-                code = error.exit_code if isinstance(error, ClusterError) else INTERRUPTED
-                self._record = {"error": str(error) or "interrupted", "exit_code": code}
+        except BrokenPipeError:  # nobody reads the document
+            raise
+        except ClusterError as error:
+            self.fail(str(error), error.exit_code)
+            raise
+        except KeyboardInterrupt as error:
+            self.fail(str(error) or "interrupted", INTERRUPTED)
+            raise
+        except Exception as error:
+            self.fail(f"{type(error).__name__}: {error}", ClusterError.exit_code)
             raise
         finally:
             if self.enabled and self._record is not None:

@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from atomo_cluster.ec2.hosts.ssh import UNREACHED, Host, Ssh
 from atomo_cluster.ec2.hosts.streaming import relay_output
 from atomo_cluster.ec2.invocation.run import Run
-from atomo_cluster.ec2.jobs.job import ABSENT, LOST, TAKEN, Job, job_command, jobs_in
-from atomo_cluster.ec2.targets.selection import host_keys, ssh_of
+from atomo_cluster.ec2.jobs.job import (
+    ABSENT,
+    LOST,
+    TAKEN,
+    Job,
+    job_command,
+    jobs_in,
+    script_of,
+    start_command,
+    started_job,
+)
+from atomo_cluster.ec2.targets.selection import host_keys, inner_network, ssh_of
 from atomo_cluster.errors import ConfigError, NotReady, RemoteError
 
 __all__ = [
@@ -29,18 +39,22 @@ def at_master(run: Run, master: Host) -> Ssh:
     return ssh
 
 
-def start_job(run: Run, master: Host, script: str, shown: str, queue: bool) -> str:
-    """Starts a job, which outlives the connection; returns its number.
+def start_job(
+    run: Run, master: Host, hosts: int, words: Sequence[str], *, queue: bool
+) -> tuple[str, str, str]:
+    """Starts a job, which outlives the connection; returns its number, folder and script.
 
     Raises:
         NotReady: another job runs, and `queue` is false.
     """
     ssh = at_master(run, master)
-    command = job_command(run.cluster, "start", "yes" if queue else "no", shown)
+    shown = job_label(run.cluster.train_commands, words)
+    script = script_of(run.cluster, hosts, inner_network(run), words)
+    command = start_command(run.cluster, hosts, words, shown, queue=queue)
     answer = ssh.run(master, command, script.encode())
     if answer.code == TAKEN:
         raise NotReady(busy(run, master))
-    return answer.checked("starting a job").strip()
+    return *started_job(answer.checked("starting a job")), script
 
 
 def check_free(run: Run, master: Host) -> None:
@@ -69,7 +83,7 @@ def busy(run: Run, master: Host) -> str:
     running = running_jobs(run, master)
     work = f"job {running[0].number} ({running[0].shown})" if running else "a training"
     return (
-        f"{work} runs already on {master.alias}, and this one was not started: `--queue` has it "
+        f"{work} runs already on {master.name}, and this one was not started: `--queue` has it "
         "wait, `attach` follows the other, `stop JOB` ends it with a checkpoint"
     )
 
@@ -103,11 +117,11 @@ def run_on_master(run: Run, master: Host, command: str, job: str) -> int:
     code = relay_output(line, as_json=run.as_json)
     if code == UNREACHED:
         raise RemoteError(
-            f"{master.alias}: the connection broke; the job keeps running, `attach {job}` "
+            f"{master.name}: the connection broke; the job keeps running, `attach {job}` "
             "follows it again"
         )
     if code == ABSENT:
-        raise ConfigError(f"no job {job} on {master.alias}; `jobs` lists them")
+        raise ConfigError(f"no job {job} on {master.name}; `jobs` lists them")
     return code
 
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from atomo_cluster.errors import ConfigError
 
-__all__ = ["fewest_hosts", "fit_options", "value_of"]
+__all__ = ["count_masters", "fewest_hosts", "fit_options", "value_of", "whole"]
 
 WITH_MASTER: Final = ("", "parameterserver", "bcast")  # values of --comm-type
 
@@ -65,6 +65,6 @@ def value_of(words: Sequence[str], option: str) -> str:
     values = [""]
     for word, following in zip(words, (*words[1:], ""), strict=False):
         name, equals, value = word.partition("=")
-        if name == option:
+        if name.replace("_", "-") == option:
             values.append(value if equals else following)
     return values[-1]

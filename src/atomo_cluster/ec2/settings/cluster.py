@@ -101,6 +101,9 @@ class Cluster:
     pre_commands: tuple[str, ...] = option((), "run on every host before training")
     master_pre_commands: tuple[str, ...] = option((), "run on the master before training")
     train_commands: tuple[str, ...] = option((), "run on the master instead of run_pytorch.sh")
+    num_replicas_to_aggregate: int | None = option(
+        None, "gradients that a step waits for: --num-aggregate of jobs; empty: the job's options"
+    )
 
     def __post_init__(self) -> None:
         check(self)

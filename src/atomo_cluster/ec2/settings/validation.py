@@ -36,6 +36,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "connect_timeout": (1.0, 600.0),
     "autostop": (0.0, 60.0 * LONGEST_H),
     "max_restarts": (0.0, 10_000.0),
+    "num_replicas_to_aggregate": (0.0, 1000.0),
 }
 PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     "name": (NAME, "a letter, then up to 39 letters, digits and dashes"),

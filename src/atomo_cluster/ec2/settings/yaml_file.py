@@ -26,6 +26,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "nfs_ip_address": "Shared folder, e.g. EFS",
     "remote_dir": "On the hosts, and here",
     "setup_commands": "Commands: lists of lines",
+    "num_replicas_to_aggregate": "Jobs",
 }
 
 

@@ -9,7 +9,14 @@ from typing import Final, final
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.hosts.host_files import write_host_files
 from atomo_cluster.ec2.jobs.control import job_label
-from atomo_cluster.ec2.jobs.job import TAKEN, job_command, jobs_in, script_of
+from atomo_cluster.ec2.jobs.job import (
+    TAKEN,
+    job_command,
+    jobs_in,
+    script_of,
+    start_command,
+    started_job,
+)
 from atomo_cluster.ec2.jobs.job import Job as Listed
 from atomo_cluster.ec2.jobs.quorum import fewest_hosts, fit_options, value_of
 from atomo_cluster.ec2.settings.cluster import Cluster
@@ -80,10 +87,11 @@ class SupervisedJob:
             words = ("--hostfile", str(self._hosts), *words)
         script = script_of(self._cluster, len(hosts), network, words)
         shown = job_label(self._cluster.train_commands, self._words)
-        done = self._do("start", "no", shown, stdin=script)
+        start = start_command(self._cluster, len(hosts), words, shown, queue=False)
+        done = self._call(start, script)
         if done.returncode not in (0, TAKEN):
             raise RemoteError(f"starting the job: {done.stderr.strip()}")
-        self._number = int(done.stdout) if not done.returncode else None
+        self._number = int(started_job(done.stdout)[0]) if not done.returncode else None
 
     def stop(self, notified: bool = False) -> None:
         """Makes the job write a checkpoint and end, and kills it after a timeout.
@@ -130,7 +138,10 @@ class SupervisedJob:
     def _listed(self) -> list[Listed]:
         return jobs_in(self._do("list").stdout)
 
-    def _do(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        line = ["bash", "-c", job_command(self._cluster, words[0], *words[1:])]
+    def _do(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return self._call(job_command(self._cluster, words[0], *words[1:]))
+
+    def _call(self, command: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        line = ["bash", "-c", command]
         return subprocess.run(line, cwd=self._home, input=stdin, capture_output=True, text=True,
                               check=False)  # fmt: skip

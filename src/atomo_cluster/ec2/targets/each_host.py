@@ -15,7 +15,7 @@ def live(run: Run) -> LineHandler:
     """Returns a function that prints a line with its host."""
 
     def each(host: Host, line: str) -> None:
-        run.say(f"{host.alias}: {line}")
+        run.say(f"{host.name}: {line}")
 
     return each
 
@@ -50,7 +50,7 @@ def show(run: Run, answers: list[Answer]) -> None:
 def heading(answer: Answer) -> str:
     """Formats a host with its error."""
     verdict = "" if not answer.code else f" FAILED: {answer.complaint()}"
-    return f"--- {answer.host.alias} ({answer.host.id}){verdict}"
+    return f"--- {answer.host.name} ({answer.host.id}){verdict}"
 
 
 def record(run: Run, answers: list[Answer]) -> None:
@@ -64,6 +64,6 @@ def finish(answers: list[Answer], shown: bool = True) -> None:
     bad = [answer for answer in answers if answer.code]
     if bad:
         named = [
-            f"{failure.host.alias}{'' if shown else f': {failure.complaint()}'}" for failure in bad
+            f"{failure.host.name}{'' if shown else f': {failure.complaint()}'}" for failure in bad
         ]
         raise RemoteError(f"failed on {len(bad)} of {len(answers)} hosts: {', '.join(named)}")

@@ -110,8 +110,8 @@ HOST: Final = """
 case $2 in
   *"sudo -n bash -s -- "[0-9]*) echo "${2##* }" >"$HOME/fuse-$1" ;;
   *"sudo -n bash -s -- pause") echo 18000 ;;
-  *"job list"*) printf '1\\tdone\\t0\\t10\\t11\\t19\\t--epochs 2\\n' ;;
-  *"job start"*) echo 2 ;;
+  *"job list"*) printf '1\\tdone\\t0\\t10\\t11\\t19\\truns/job-1\\t--epochs 2\\n' ;;
+  *"job start"*) printf '2\\truns/job-2\\n' ;;
   *"remote_script.sh key"*) echo KEY ;;
   *"date +%s.%N && "*) date +%s.%N; printf '0 1.5 train/model\\0' ;;
 esac

@@ -10,7 +10,8 @@ from atomo_cluster.ec2.hosts.setup import SetupContext
 from atomo_cluster.ec2.hosts.ssh import Answer, Host, Ssh
 from atomo_cluster.ec2.settings.cluster import Cluster
 
-HOSTS = [Host(f"i-{n}", f"deeplearning-worker{n + 1}", "worker", "a", "b") for n in range(3)]
+HOSTS = [Host(f"i-{n}", f"deeplearning-worker{n + 1}", role, "a", "b")
+         for n, role in enumerate(("master", "worker", "worker"))]  # fmt: skip
 
 
 def printed(*kernel):
@@ -44,7 +45,7 @@ def shown(monkeypatch, tmp_path):
 
 def test_links_are_shown_with_the_way_that_mpi_takes(shown):
     lines = shown(printed(1.0, 0.01), efa=True)
-    assert lines[0] == "MPI from deeplearning-worker1 to"
+    assert lines[0] == "MPI from master to"
     assert lines[1] == "deeplearning-worker2      9.40 Gbit/s      25 us  TCP"
     assert lines[2].endswith("past the kernel, as EFA does")
     assert "efa: yes, and MPI does not use it" in lines[3]
@@ -54,7 +55,7 @@ def test_links_are_shown_with_the_way_that_mpi_takes(shown):
 
 def test_links_that_cannot_be_measured_say_why(shown):
     (told,) = shown("no mpirun", code=2)
-    assert told.startswith("links were not measured: deeplearning-worker1 (a): links: ")
+    assert told.startswith("links were not measured: master (a): links: ")
     assert told.endswith("no mpirun")
     assert shown(printed(1.0)) == ["links were not measured: 1 of 2 links were measured"]
     assert "not a link" in shown('{"rank": 9}\n')[0]

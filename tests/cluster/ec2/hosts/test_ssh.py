@@ -15,7 +15,7 @@ pytestmark = [
 def test_a_command_runs_on_every_host_at_once(lab):
     lab.show_keys()
     shown = lab("run_command", "all", "echo here; echo aside >&2").out.splitlines()
-    names = ("deeplearning-worker1", "deeplearning-worker2")
+    names = ("master", "deeplearning-worker2")
     assert sorted(shown) == [f"{name}: {word}" for name in names for word in ("aside", "here")]
     done = lab("run_command", "all", "echo from $HOME; echo aside >&2", "--json")
     assert done.code == 0, done.err
@@ -202,7 +202,7 @@ def test_a_training_that_does_not_end_is_ended_and_named(lab):
         host.program("pgrep", "#!/bin/bash\nexit 0\n")
         host.program("sleep", "#!/bin/bash\n")
     done = lab("kill_python", "--wait", "2")
-    assert "deeplearning-worker1: exit code 75: the training has not ended within 2 s" in done.out
+    assert "master: exit code 75: the training has not ended within 2 s" in done.out
     assert "pkill -KILL" in lab.hosts[0].called
 
 
@@ -230,12 +230,14 @@ def test_train_runs_on_the_master_over_all_hosts(lab):
     (lab.hosts[0].home / "atomo").mkdir()
     (lab.hosts[1].home / "atomo").mkdir()
     (lab.hosts[0].home / "atomo/run_pytorch.sh").write_text(script)
-    words = ("--pre-commands", "touch before", "--nfs-ip-address", "10.0.0.1")
+    share = ("--base-out-dir", str(lab.folder / "share"))
+    words = ("--pre-commands", "touch before", "--nfs-ip-address", "10.0.0.1", *share)
     done = lab("train", *words, "--", "--network", "LeNet", "--code", "svd(rank=3)")
     assert done.code == 6
-    said = done.out.splitlines()
-    assert said[:6] == ["--n", "2", "--hostfile", "hosts_address", "--train-dir",
-                        "/home/ubuntu/shared/test/train"]  # fmt: skip
+    first, *said = done.out.splitlines()
+    folder = first.removeprefix("job 1 trains in ")
+    assert folder.startswith(f"{lab.folder}/share/job-1-")
+    assert said[:6] == ["--n", "2", "--hostfile", "hosts_address", "--train-dir", folder]
     assert "--mpi-args=--mca btl_tcp_if_include 172.31.0.0/20" in said[6]
     assert said[7:] == ["--network", "LeNet", "--code", "svd(rank=3)"]
     assert all((host.home / "atomo/before").exists() for host in lab.hosts)

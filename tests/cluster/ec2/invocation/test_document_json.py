@@ -5,6 +5,9 @@ import json
 import pytest
 from cluster.ec2.support.cloud import everything, refusal
 
+from atomo_cluster.ec2.invocation.document import Document
+from atomo_cluster.errors import RemoteError
+
 pytestmark = pytest.mark.slow
 
 COMMANDS = [
@@ -49,6 +52,47 @@ def test_a_failure_of_aws_is_a_document_too(ec2, cloud):
     record = ec2("status", "--json").record
     assert record["exit_code"] == 10
     assert "UnauthorizedOperation" in record["error"]
+
+
+def fails(document, told, error):
+    with document.printed():
+        for record in told:
+            document.tell(record)
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("told", "whole"),
+    [
+        ([None], {}),
+        ([{"hosts": [1]}], {"hosts": [1]}),
+        ([{"exit_code": 0}], {}),
+        ([[{"host": "a"}]], {"records": [{"host": "a"}]}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("error", "text", "code"),
+    [
+        (RemoteError("h2 is silent"), "h2 is silent", 11),
+        (KeyboardInterrupt(), "interrupted", 130),
+        (KeyError("id"), "KeyError: 'id'", 1),
+    ],
+)
+def test_the_document_of_a_failure_has_its_error_whatever_was_told(
+    capsys, told, whole, error, text, code
+):
+    document = Document(enabled=True)
+    with pytest.raises(type(error)):
+        fails(document, told, error)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {**whole, "error": text, "exit_code": code}
+
+
+def test_a_command_that_ends_with_a_code_of_its_own_has_it_in_the_document(ec2, monkeypatch):
+    monkeypatch.setattr("atomo_cluster.ec2.commands.planning.init.run", lambda run: 6)
+    done = ec2("init", "--json")
+    assert done.code == 6
+    assert done.record == {"error": "`init` ended with code 6", "exit_code": 6}
 
 
 @pytest.mark.parametrize("command", ["launch --yes", "bootstrap", "run_command all true"])

@@ -75,7 +75,7 @@ def test_instances_that_aws_does_not_describe_are_ended_by_their_tags(ec2, cloud
 @pytest.fixture
 def training(monkeypatch):
     """Has the master run a job."""
-    job = Job(3, "running", None, 10, 11, None, "--epochs 30")
+    job = Job(3, "running", None, 10, 11, None, "", "--epochs 30")
     monkeypatch.setattr("atomo_cluster.ec2.commands.clusters.origin.list_jobs", lambda *_: [job])
 
 

@@ -15,12 +15,20 @@ PUBLISHED = {
     *("name", "key_name", "n_masters", "n_workers", "method", "region", "availability_zone"),
     *("master_type", "worker_type", "image_id", "spot_price", "ssh_username", "path_to_keyfile"),
     *("nfs_ip_address", "nfs_mount_point", "base_out_dir", "setup_commands"),
-    *("master_pre_commands", "pre_commands", "train_commands"),
+    *("master_pre_commands", "pre_commands", "train_commands", "num_replicas_to_aggregate"),
 }
 
 
 def test_the_published_keys_are_there():
     assert {field.name for field in dataclasses.fields(Cluster)} >= PUBLISHED
+
+
+@pytest.mark.parametrize("verb", ["run_mxnet_grid_search", "run_mxnet_loss_curve"])
+def test_a_published_command_that_is_gone_names_its_successor(capsys, verb):
+    assert main([verb]) == 2
+    told = capsys.readouterr().err
+    assert f"unknown command '{verb}'; `train " in told
+    assert "known:" not in told
 
 
 @pytest.mark.slow

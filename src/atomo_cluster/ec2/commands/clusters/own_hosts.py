@@ -31,11 +31,11 @@ def show_own(run: Run) -> int:
     answers = on_each(run, cluster_hosts(run), LOOK)
     shown = table(run.cluster.name, COLUMNS)
     for answer in answers:
-        shown.add_row(answer.host.alias, answer.host.id, *cells(answer))
+        shown.add_row(answer.host.name, answer.host.id, *cells(answer))
     run.show(shown)
     for answer in answers:
         if answer.code:
-            run.say(f"{answer.host.alias}: {answer.complaint()}")
+            run.say(f"{answer.host.name}: {answer.complaint()}")
     run.tell({"hosts": [host_record(answer) for answer in answers]})
     finish(answers)
     return 0

@@ -20,6 +20,7 @@ from atomo_cluster.ec2.hosts.host_keys import HostKeys
 from atomo_cluster.ec2.images.baked import BakedImage, baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
+from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.ec2.supervisor.event_log import Event, parsed
 from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.summary import story_lines, summary
@@ -137,7 +138,7 @@ COLUMNS: Final = ("host", "id, type", "state, fuse", "address, inside")
 def cells(number: int, host: Instance) -> list[str]:
     """Returns a row of two lines."""
     pairs = [
-        (alias(number), host.role),
+        (MASTER, "") if host.role == MASTER else (alias(number), host.role),
         (host.id, host.type + (" spot" if host.spot else "")),
         (host.state, left(host)),
         (host.public_ip or "-", host.private_ip or "-"),

@@ -103,7 +103,7 @@ def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
         stop_instances(run.aws, run.owned, [host.id for host in hosts])
     except CloudError:
         for host in resume_fuses(ssh, hosts):
-            run.say(f"{host.alias} ({host.id}) did not answer: at a restart its fuse would "
+            run.say(f"{host.name} ({host.id}) did not answer: at a restart its fuse would "
                     "count again from its present remaining time")  # fmt: skip
         raise
     try:

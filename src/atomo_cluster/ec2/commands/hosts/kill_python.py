@@ -49,5 +49,5 @@ def end_python(run: Run, hosts: Sequence[Host], chosen: Sequence[Host]) -> list[
     launching = [host for host in hosts if host.role == "master" or host in chosen]
     for answer in on_each(run, launching, leave_command(run.options.wait)):
         if answer.code:
-            run.say(f"{answer.host.alias}: {answer.complaint()}; going on")
+            run.say(f"{answer.host.name}: {answer.complaint()}; going on")
     return on_each(run, list(chosen), KILL)

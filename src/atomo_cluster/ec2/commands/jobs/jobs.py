@@ -17,8 +17,9 @@ HELP: Final = """\
   pytorch_ec2.py jobs --json
 
 Lists the jobs of the cluster, the oldest first: running jobs, waiting jobs (`train --queue`),
-and ended jobs with their results. `lost` is a job that ended without a word: killed by force, or
-with its host. The master keeps the list, and it ends with the master."""
+and ended jobs with their results, each with the folder of its checkpoints and records. `lost` is a
+job that ended without a word: killed by force, or with its host. The master keeps the list, and it
+ends with the master."""
 COLUMNS: Final = ("job", "state", "began, UTC", "took", "runs")
 
 
@@ -30,12 +31,12 @@ def run(run: Run) -> int:
     master = cluster_hosts(run)[0]
     listed = list_jobs(run, master)
     if listed:
-        shown = table(f"{run.cluster.name}, on {master.alias}", COLUMNS)
+        shown = table(f"{run.cluster.name}, on {master.name}", COLUMNS)
         for job in listed:
             shown.add_row(*cells(job, int(time.time())))
         run.show(shown)
     else:
-        run.say(f"no job has run yet on {master.alias}; `train` starts one")
+        run.say(f"no job has run yet on {master.name}; `train` starts one")
     run.tell([asdict(job) for job in listed])
     return 0
 
@@ -44,13 +45,14 @@ def cells(job: Job, now: int) -> list[str]:
     """Returns the row of a job."""
     state = f"{job.state}, code {job.code}" if job.state == "failed" else job.state
     began = "" if job.started is None else time.strftime("%d %b %H:%M", time.gmtime(job.started))
-    return [str(job.number), state, began, took(job, now), job.shown]
+    runs = f"{job.shown}\nin {job.folder}" if job.folder else job.shown
+    return [str(job.number), state, began, took(job, now), runs]
 
 
 def took(job: Job, now: int) -> str:
     """Formats the run time of a job; empty: unknown.
 
-    >>> took(Job(1, "done", 0, 10, 20, 20 + 3725, ""), 9999)
+    >>> took(Job(1, "done", 0, 10, 20, 20 + 3725, "", ""), 9999)
     '1:02:05'
     """
     end = job.ended or (now if job.state in ("running", "stopping") else None)

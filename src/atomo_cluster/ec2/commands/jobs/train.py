@@ -9,24 +9,22 @@ from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.hosts.kill_python import WAIT_S
 from atomo_cluster.ec2.commands.jobs.logs import ALL
 from atomo_cluster.ec2.hosts.setup import INSTALL_S
-from atomo_cluster.ec2.hosts.ssh import Host
+from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Host, host_label
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import (
     check_free,
     follow_job,
-    job_label,
     print_tail,
     start_job,
     stop_job,
 )
-from atomo_cluster.ec2.jobs.job import script_of
 from atomo_cluster.ec2.jobs.quorum import fewest_hosts
 from atomo_cluster.ec2.launch.plan import make_plan
 from atomo_cluster.ec2.money.budget import check_budget
 from atomo_cluster.ec2.money.costs import ended_usd
 from atomo_cluster.ec2.supervisor.handover import package
 from atomo_cluster.ec2.targets.each_host import finish, on_each
-from atomo_cluster.ec2.targets.selection import cluster_hosts, inner_network, ssh_of
+from atomo_cluster.ec2.targets.selection import cluster_hosts, ssh_of
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
@@ -37,9 +35,11 @@ HELP: Final = """\
 Starts a job on the master that runs run_pytorch.sh over all hosts; what follows `--` are its
 options. Then it follows the job to its end. Ctrl-C has the job write a checkpoint and end; a
 connection that breaks, or a terminal that is closed, leaves it running, and `attach` follows it
-again. Where a job runs already, that is left alone and this one refused, or put in its queue. The
-same command continues a run that was cut off: after a spot notice, `launch` and `bootstrap` replace
-what AWS took back. With `supervise: yes` a supervisor on the master does, and `train` returns."""
+again. Where a job runs already, that is left alone and this one refused, or put in its queue. Each
+job has a folder of its own, unless --train-dir names one; the same command goes on in the folder of
+a run that was cut off: after a spot notice, `launch` and `bootstrap` replace what AWS took back. A
+job starts with the hosts that answer ssh, where --min-workers are among them. With `supervise: yes`
+a supervisor on the master replaces hosts and goes on, and `train` returns."""
 PASSES_ON: Final = True
 LAST: Final = "5"  # lines that are shown of a job that was interrupted
 
@@ -67,20 +67,35 @@ def train(run: Run, hosts: list[Host], words: Sequence[str]) -> int:
         if not queue:
             check_free(run, hosts[0])
         lines = "\n".join([f"cd {cluster.remote_dir}", "set -e", *cluster.pre_commands])
-        finish(on_each(run, hosts, lines), shown=False)
+        prepared(run, on_each(run, hosts, lines), fewest_hosts(words, len(hosts)))
     if cluster.supervise and not run.options.hostfile:
         return hand_over(run, hosts[0], words)
-    script = script_of(cluster, len(hosts), inner_network(run), words)
-    job = start_job(run, hosts[0], script, job_label(cluster.train_commands, words), queue)
-    run.tell({"job": job, "command": script})
+    job, folder, script = start_job(run, hosts[0], len(hosts), words, queue=queue)
+    run.tell({"job": job, "folder": folder, "command": script})
     if run.options.detach:
-        run.say(f"job {job} is on {hosts[0].alias}; `pytorch_ec2.py attach {job}` follows it")
+        place = f" and trains in {folder}" if folder else ""
+        run.say(f"job {job} is on {hosts[0].name}{place}; `pytorch_ec2.py attach {job}` follows it")
         return 0
     code = to_the_end(run, hosts[0], job)
     run.tell({"exit_code": code})
     if code:
         lost(run, hosts)
     return code
+
+
+def prepared(run: Run, answers: list[Answer], least: int) -> None:
+    """Checks that `pre_commands` succeeded, but for silent hosts, without which the job can start.
+
+    Raises:
+        RemoteError: a command failed, or the master or too many workers do not answer.
+    """
+    silent = [answer for answer in answers if answer.code == UNREACHED]
+    if answers[0] in silent or len(answers) - len(silent) < least:
+        finish(answers, shown=False)
+    finish([answer for answer in answers if answer not in silent], shown=False)
+    for answer in silent:
+        run.say(f"{host_label(answer.host)} does not answer, and has not run pre_commands: "
+                f"{answer.complaint()}; going on without it")  # fmt: skip
 
 
 def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
@@ -101,7 +116,7 @@ def hand_over(run: Run, master: Host, words: Sequence[str]) -> int:
     answer = ssh_of(run).run(master, command, package(run, words), INSTALL_S)
     answer.checked("starting the supervisor")
     run.say(
-        f"the supervisor on {master.alias} has the job: `status` shows its events, `logs --follow` "
+        f"the supervisor on {master.name} has the job: `status` shows its events, `logs --follow` "
         "its output; this machine may be shut down"
     )
     run.tell({"exit_code": 0, "supervised": True})

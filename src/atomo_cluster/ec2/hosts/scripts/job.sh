@@ -1,19 +1,29 @@
 #!/bin/bash
 # Jobs of the cluster, on its master; `pytorch_ec2.py` runs this over ssh, in the checkout there.
 #
-#   job.sh start QUEUE SHOWN   starts what standard input has, prints the job's number; QUEUE is yes
-#                              or no: then it ends with 75 where another job runs
-#   job.sh list                a line a job: number, state, code, three times, what it runs
+#   job.sh start QUEUE SHOWN FOLDER HOSTS LEAST
+#                              starts what standard input has, prints the job's number and its folder;
+#                              QUEUE is yes or no: then it ends with 75 where another job runs
+#   job.sh list                a line a job: number, state, code, three times, folder, what it runs
 #   job.sh log JOB LINES       its last lines; +1: all
 #   job.sh follow JOB LINES    the same and all that comes, then ends with the job's exit code
 #   job.sh stop JOB WAIT_S     has it write a checkpoint and end
 #
 # A job is a folder jobs/N. Whatever descends from it holds its lock, so that it lives as long as
 # the lock is held, whoever kills what. JOB is a number, or `last`: what runs, or ran last.
+#
+# FOLDER is where the results go: `=DIR` names their folder. `OUT` is a folder of such: the job goes
+# on in that of the last job with the same options, if it is not done, or makes one of its own.
+# OUT/.commands has the options that belong to each, also for another master that shares OUT. The
+# script finds the folder in ATOMO_TRAIN_DIR.
+#
+# HOSTS is the number of hosts, and LEAST of those with which the job may start; empty: the script
+# has hosts of its own. It finds in ATOMO_JOB_HOSTS and ATOMO_JOB_N those that answer ssh now.
 set -u
 
 taken=75 # EX_TEMPFAIL of sysexits.h: another job runs
 absent=66 # EX_NOINPUT: there is no such job
+few=9 # as `atomo` ends with fewer workers than --min-workers
 lost=70 # it ended without a word: killed by force, or with its host
 
 held() { ! flock -n "$1/lock" true; }
@@ -40,8 +50,9 @@ list() {
   local n job
   for n in $(numbers); do
     job=jobs/$n
-    printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$n" "$(state "$job")" "$(said "$job" code)" \
-      "$(said "$job" made)" "$(said "$job" started)" "$(said "$job" ended)" "$(said "$job" shown)"
+    printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$n" "$(state "$job")" "$(said "$job" code)" \
+      "$(said "$job" made)" "$(said "$job" started)" "$(said "$job" ended)" \
+      "$(said "$job" folder)" "$(said "$job" shown)"
   done
 }
 
@@ -61,10 +72,39 @@ pick() { # sets `job`
   exit "$absent"
 }
 
+in_use() { # FOLDER: a job waits, runs or is done in it
+  local n
+  for n in $(numbers); do
+    [ "$(said "jobs/$n" folder)" = "$1" ] || continue
+    case $(state "jobs/$n") in queued | running | stopping | "done") return 0 ;; esac
+  done
+  return 1
+}
+
+folder_of() { # JOB SHOWN FOLDER: prints the folder of the job's results
+  local records=$3/.commands name
+  case $3 in
+    "") return ;;
+    =*) echo "${3#=}" && return ;;
+  esac
+  mkdir -p "$records" 2>/dev/null
+  # shellcheck disable=SC2045 # the names are those that this function makes
+  for name in $(ls -1t "$records" 2>/dev/null); do # the last one first
+    [ "$(said "$records" "$name")" = "$2" ] || continue
+    [ -e "$3/$name/finished.json" ] || in_use "$3/$name" || { echo "$3/$name" && return; }
+    break
+  done
+  name=job-$1-$(date -u +%Y%m%d-%H%M%S)
+  { echo "$2" >"$records/$name"; } 2>/dev/null # where it cannot, the job says why
+  echo "$3/$name"
+}
+
 start() {
   local n=1
   exec 9>>.train.lock
   [ "$1" = yes ] || flock -n 9 || exit "$taken"
+  exec 7>>.start.lock
+  flock 7 # two that start at once take different folders
   mkdir -p jobs || exit 1
   until mkdir "jobs/$n" 2>/dev/null; do
     [ -d "jobs/$n" ] || exit 1
@@ -75,21 +115,57 @@ start() {
   cat >"jobs/$n/script"
   echo "$2" >"jobs/$n/shown"
   date +%s >"jobs/$n/made"
-  setsid nohup bash -c "$BASH_EXECUTION_STRING" job run "$n" >"jobs/$n/log" 2>&1 </dev/null &
+  folder_of "$n" "$2" "$3" >"jobs/$n/folder"
+  setsid nohup bash -c "$BASH_EXECUTION_STRING" job run "$n" "$4" "$5" \
+    >"jobs/$n/log" 2>&1 </dev/null 7>&- &
   echo $! >"jobs/$n/pid"
-  echo "$n"
+  printf '%s\t%s\n' "$n" "$(said "jobs/$n" folder)"
 }
 
-run() {
-  local earlier
+answers() { # HOST
+  timeout 30 ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$1" true >/dev/null 2>&1 8>&- 9>&-
+}
+
+find_hosts() { # JOB LEAST: sets ATOMO_JOB_HOSTS and ATOMO_JOB_N to the hosts that answer
+  local hosts host silent="" up=jobs/$1/hosts
+  [ -s hosts_address ] || return 0 # `bootstrap` writes it
+  mapfile -t hosts <hosts_address
+  mkdir "jobs/$1/up"
+  : >"jobs/$1/up/${hosts[0]}" # this one
+  for host in "${hosts[@]:1}"; do
+    { answers "$host" && : >"jobs/$1/up/$host"; } &
+  done
+  wait
+  for host in "${hosts[@]}"; do
+    if [ -e "jobs/$1/up/$host" ]; then echo "$host" >>"$up"
+    else silent="$silent $host"; fi
+  done
+  ATOMO_JOB_N=$(wc -l <"$up")
+  [ -n "$silent" ] || return 0
+  ATOMO_JOB_HOSTS=$up
+  echo "${#hosts[@]} hosts, of which these do not answer ssh from the master:$silent"
+  if [ "$ATOMO_JOB_N" -lt "$2" ]; then
+    echo "the job does not start: it needs $2 hosts (--min-workers), and $ATOMO_JOB_N answer;" \
+      "\`launch\` and \`bootstrap\` replace hosts that are gone"
+    return "$few"
+  fi
+  echo "the job starts with the $ATOMO_JOB_N others"
+}
+
+run() { # JOB HOSTS LEAST
+  local earlier code=0
   for earlier in $(numbers); do # those that were asked for before, in their order
     [ "$earlier" -ge "$1" ] || flock "jobs/$earlier/lock" true 8>&- 9>&-
   done
   flock 9
   date +%s >"jobs/$1/started"
   ln -sfn "jobs/$1/log" train.log
-  bash "jobs/$1/script"
-  echo $? >"jobs/$1/code"
+  export ATOMO_JOB_HOSTS=hosts_address ATOMO_JOB_N=$2 ATOMO_TRAIN_DIR
+  ATOMO_TRAIN_DIR=$(said "jobs/$1" folder)
+  [ -z "$ATOMO_TRAIN_DIR" ] || echo "job $1 trains in $ATOMO_TRAIN_DIR"
+  [ -z "$3" ] || find_hosts "$1" "$3" || code=$?
+  [ "$code" != 0 ] || bash "jobs/$1/script" || code=$?
+  echo "$code" >"jobs/$1/code"
   date +%s >"jobs/$1/ended"
 }
 
@@ -118,8 +194,8 @@ stop() {
 }
 
 case ${1:-} in
-  start) start "${2:?yes or no}" "${3:?what is shown}" ;;
-  run) run "${2:?number}" ;;
+  start) start "${2:?yes or no}" "${3:?what is shown}" "${4-}" "${5-}" "${6-}" ;;
+  run) run "${2:?number}" "${3-}" "${4-}" ;;
   list) list ;;
   log) pick "${2:?job}" && tail -n "${3:?lines}" "$job/log" ;;
   follow) follow "${2:?job}" "${3:?lines}" ;;

@@ -19,6 +19,6 @@ if [ -s "$ssh_folder/atomo_cluster.pub" ] && [ -s "$ssh_folder/authorized_keys" 
 fi
 rm -f "$ssh_folder"/atomo_cluster "$ssh_folder"/atomo_cluster.pub "$ssh_folder"/atomo_config \
   "$ssh_folder"/atomo_known_hosts "$HOME/.bash_history"
-rm -rf "$HOME/.atomo" "$checkout/jobs" "$checkout/train.log"
+rm -rf "$HOME/.atomo" "$checkout/jobs" "$checkout/train.log" "$checkout/runs/.commands"
 rm -f "$checkout"/hosts "$checkout"/hosts_alias "$checkout"/hosts_address
 sync

@@ -15,7 +15,7 @@ pytestmark = [
 def test_a_command_runs_on_every_host_at_once(lab):
     lab.show_keys()
     shown = lab("run_command", "all", "echo here; echo aside >&2").out.splitlines()
-    names = ("master", "deeplearning-worker2")
+    names = ("deeplearning-worker2", "master")
     assert sorted(shown) == [f"{name}: {word}" for name in names for word in ("aside", "here")]
     done = lab("run_command", "all", "echo from $HOME; echo aside >&2", "--json")
     assert done.code == 0, done.err

@@ -1,4 +1,4 @@
-"""Draws test accuracy over seconds for several ways to train, after time_to_accuracy.py.
+"""Draws test accuracy over seconds of training, for the runs of time_to_accuracy.py.
 
 python benchmarks/accuracy_curves.py runs/time_to_accuracy/* --png docs/results-lenet-seconds.png
 """
@@ -32,8 +32,8 @@ def draw(pyplot: Any, options: argparse.Namespace) -> None:
     axis.axhline(options.target, color="gray", linestyle=":")
     axis.set(xlabel="seconds of training", ylabel="test top-1, %", xscale="log")
     axis.set_ylim(options.lowest, 100)
-    for place in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
-        place("{x:g}")
+    for set_formatter in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+        set_formatter("{x:g}")
     axis.grid(alpha=0.3)
     axis.legend()
     figure.savefig(options.png, dpi=100)
@@ -41,7 +41,7 @@ def draw(pyplot: Any, options: argparse.Namespace) -> None:
 
 
 def curve(run: Path) -> tuple[list[float], list[float]]:
-    """Returns the seconds of training and the accuracy, %, of each look at a run."""
+    """Returns the seconds of training and the accuracy, %, of each evaluation of a run."""
     steps, tests = read(run / "metrics.jsonl"), read(run / "evaluations.jsonl")
     spent = list(accumulate(step["step_s"] for step in steps))
     at = {step["step"]: place for place, step in enumerate(steps)}

@@ -1,10 +1,10 @@
-"""Codecs beneath AdamW: the loss after equal steps, over that of dense training.
+"""Loss of AdamW with compressed gradients, compared with dense training after as many steps.
 
-Two ranks are threads of one process, and their gradients go through `atomo.wrap_optimizer` as those
-of a job do. Two tasks: a character model (2 layers of 96, tied, windows of 64) on the text of
-Python's own reference manual, which every Python ships, and LeNet on the embedded digits. A cell is
-a code, a method of the table METHODS, a number of steps and a seed. Results are lines of JSON, and
-a cell that is there already is not run again.
+Two ranks are threads of one process. `atomo.wrap_optimizer` averages their gradients, as in a job.
+There are two tasks: a character model (2 layers of 96, tied, windows of 64) on the text of Python's
+reference manual, which every Python ships, and LeNet on the embedded digits. A cell is a code, a
+method of the table METHODS, a number of steps and a seed. Results are lines of JSON. A cell that
+has a result is not run again.
 
 python benchmarks/adam.py benchmarks/records/adam.jsonl --codes 'topk(ratio=0.01); efsignsgd'
 python benchmarks/adam.py benchmarks/records/adam.jsonl --table docs/optimizers.md
@@ -48,16 +48,16 @@ BEGIN, END = "<!-- adam -->\n", "<!-- end of adam -->\n"
 
 
 class Task(Protocol):
-    """A model, and its batches."""
+    """A model and its batches."""
 
     def model(self) -> nn.Module:
-        """Returns a model with its first weights."""
+        """Returns a model with its initial weights."""
 
     def batch(self, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Returns the inputs and targets of one rank's step."""
 
     def held_out(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets that are not trained on."""
+        """Returns the inputs and targets of the test split."""
 
 
 @final
@@ -85,8 +85,8 @@ class Characters:
 
 
 def windows(codes: Tensor, starts: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the windows that begin at some places, and the characters that follow
-    each of theirs.
+    """Returns the windows that begin at `starts`, and the character after each of their
+    characters.
     """
     places = starts[:, None] + torch.arange(WINDOW)
     return codes[places], codes[places + 1]
@@ -126,7 +126,7 @@ make_task = cache(lambda name: TASKS[name]())
 
 @final
 class Plain:
-    """Gradients as they are."""
+    """Gradients without a change."""
 
     def before(self, parameters: Sequence[Tensor]) -> None:
         """Changes the gradients of one rank before they are compressed."""
@@ -139,8 +139,9 @@ class Plain:
 class Differences:
     """EF21 with momentum (Fatkhullin et al., 2023), through a residual memory.
 
-    A rank compresses the change of a moving average of its gradients, and all add the averages up:
-    the optimizer sees an estimate of a gradient, and no sum that came late.
+    Each rank compresses the change of a moving average of its gradients, and all ranks add the
+    averaged changes up. The optimizer gets an estimate of the gradient instead of a sum of delayed
+    updates.
     """
 
     def __init__(self, eta: float) -> None:
@@ -167,12 +168,12 @@ class Differences:
 
 @dataclass(frozen=True)
 class Method:
-    """The settings of a method beside the codec."""
+    """Settings of a method, without the codec."""
 
     change: Callable[[], Plain | Differences] = Plain
-    memory: str = ""  # one that compresses gradients
-    dense_share: float = 0.0  # of the steps, at first
-    warm_up: bool = False  # of the ratio, over a fifth of the steps
+    memory: str = ""  # empty: the default that compresses gradients
+    dense_share: float = 0.0  # share of the first steps without compression
+    warm_up: bool = False  # of the ratio, over the first fifth of the steps
     betas: tuple[float, float] = (0.9, 0.999)
     rate: float = RATE
 
@@ -206,8 +207,8 @@ class Cell:
     method: str
     steps: int
     seed: int
-    loss: float | None = None  # held out; None: not a finite number, or refused
-    ratio: float = 0.0  # dense bytes over sent ones
+    loss: float | None = None  # on the test split; None: not finite, or the settings are refused
+    ratio: float = 0.0  # dense bytes over sent bytes
     error: str = ""
 
     @property
@@ -224,18 +225,18 @@ def optimizer_of(method: Method, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def memory_of(cell: Cell) -> str:
-    """Returns the memory that the method names, or else the default that compresses gradients."""
+    """Returns the memory of the method, or the default memory that compresses gradients."""
     name = cell.code.partition("(")[0]
     adam = name in CODECS and atomo.default_memory(cell.code, optimizer="adam") == "adam"
     return METHODS[cell.method].memory or ("residual" if adam else "auto")
 
 
 def schedule_of(cell: Cell, method: Method) -> tuple[str, str]:
-    """Returns the first code, and the ratio's warm-up by step; empty: none."""
-    name, _, rest = cell.code.partition("(ratio=")
-    if not method.warm_up or not rest:
+    """Returns the first code and the code schedule of the warm-up; empty: no warm-up."""
+    name, _, ratio_text = cell.code.partition("(ratio=")
+    if not method.warm_up or not ratio_text:
         return cell.code, ""
-    last = float(rest.rstrip(")"))
+    last = float(ratio_text.rstrip(")"))
     stages = [ratio for ratio in (0.25, 0.063, 0.016, 0.004) if ratio > last]
     length = max(1, cell.steps // 5 // len(stages))
     codes = [*(f"{name}(ratio={ratio})" for ratio in stages), cell.code]
@@ -244,7 +245,7 @@ def schedule_of(cell: Cell, method: Method) -> tuple[str, str]:
 
 
 def train_rank(cell: Cell, model: nn.Module, ranks: Direct) -> AveragedOptimizer:
-    """Returns all steps of one rank."""
+    """Takes all steps of one rank; returns its optimizer."""
     method, task = METHODS[cell.method], make_task(cell.task)
     code, schedule = schedule_of(cell, method)
     wrapped = atomo.wrap_optimizer(
@@ -270,7 +271,7 @@ def train_rank(cell: Cell, model: nn.Module, ranks: Direct) -> AveragedOptimizer
 
 
 def run(cell: Cell) -> Cell:
-    """Returns one cell, from its first step to its loss."""
+    """Trains one cell; returns the cell with its result."""
     torch.manual_seed(cell.seed)
     first = make_task(cell.task).model()
     models = [copy.deepcopy(first) for _ in range(RANKS)]
@@ -297,7 +298,7 @@ def run(cell: Cell) -> Cell:
 
 @torch.no_grad()
 def held_out_loss(task: str, model: nn.Module) -> float:
-    """Returns the cross entropy on samples that were not trained on."""
+    """Returns the cross entropy on the test split."""
     inputs, targets = make_task(task).held_out()
     model.eval()
     return round(cross_entropy(model(inputs).flatten(0, -2), targets.flatten()).item(), 4)
@@ -309,11 +310,11 @@ def read(path: Path) -> dict[tuple[str, str, str, int, int], Cell]:
     return {cell.key: cell for cell in (Cell(**json.loads(line)) for line in lines)}
 
 
-def fill(path: Path, wanted: Sequence[Cell]) -> None:
-    """Runs the missing cells, and appends each result to the file as soon as it is known."""
+def fill(path: Path, requested: Sequence[Cell]) -> None:
+    """Runs the missing cells, and appends each result to the file."""
     done = read(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for cell in wanted:
+    for cell in requested:
         if cell.key not in done:
             result = run(cell)
             with path.open("a") as out:
@@ -322,7 +323,7 @@ def fill(path: Path, wanted: Sequence[Cell]) -> None:
 
 
 def cells(options: argparse.Namespace) -> Iterator[Cell]:
-    """Every run that is asked for."""
+    """Yields every requested run."""
     for seed in range(options.seeds):
         for task in options.tasks.split(","):
             for code in (code.strip() for code in options.codes.split(";")):
@@ -330,11 +331,11 @@ def cells(options: argparse.Namespace) -> Iterator[Cell]:
                     yield Cell(task, code, method.strip(), options.steps, seed)
 
 
-def table(found: Mapping[Any, Cell]) -> str:
+def table(results: Mapping[Any, Cell]) -> str:
     """Returns a row for each code and method: the mean loss above that of dense gradients."""
-    columns = sorted({(cell.task, cell.steps) for cell in found.values()})
+    columns = sorted({(cell.task, cell.steps) for cell in results.values()})
     losses = defaultdict[tuple[str, str], dict[tuple[str, int], list[Cell]]](dict)
-    for cell in found.values():
+    for cell in results.values():
         losses[cell.code, cell.method].setdefault((cell.task, cell.steps), []).append(cell)
     dense = losses["sgd", "plain"]
     names = ["code", "method", "fewer bytes"]
@@ -348,9 +349,7 @@ def table(found: Mapping[Any, Cell]) -> str:
 
 
 def text(cells: Sequence[Cell], dense: Sequence[Cell]) -> str:
-    """Returns a mean over seeds above that of the dense runs of the same seeds, and the number of
-    seeds.
-    """
+    """Returns the mean loss above that of dense runs with the same seeds, and the seed count."""
     if not cells:
         return ""
     if any(cell.loss is None for cell in cells):
@@ -374,8 +373,8 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="a page to write the table into; runs nothing")
     options = parser.parse_args()
     if options.table:
-        before, _, rest = options.table.read_text().partition(BEGIN)
-        page = before + BEGIN + table(read(options.results)) + END + rest.partition(END)[2]
+        before, _, after = options.table.read_text().partition(BEGIN)
+        page = before + BEGIN + table(read(options.results)) + END + after.partition(END)[2]
         options.table.write_text(page)
         return
     torch.set_num_threads(1)

@@ -2,9 +2,9 @@
 
     python benchmarks/bases.py [--entries 11170000] [--repetitions 7] [--code SPEC ...]
 
-Each row is the codec alone, from gradient to payload tensors and back into a sum, as ratios to a
-copy of the gradient; `error` is ||decoded - g|| / ||g|| of one draw. The gradient is a matrix of
-heavy-tailed entries: normal numbers times row scales over three decades.
+Each row is one codec without frames: encoding to payload tensors, and decoding into a sum. Times
+are ratios to a copy of the gradient; `error` is ||decoded - g|| / ||g|| of one draw. The gradient
+is a matrix of heavy-tailed entries: normal numbers times row scales over three decades.
 """
 
 import argparse
@@ -31,9 +31,7 @@ SPECS = (
 
 
 def gradient_of(entries: int) -> Tensor:
-    """Returns a matrix of about `entries` entries, with as few columns as a 3 x 3
-    convolution has.
-    """
+    """Returns a matrix of about `entries` entries, with the columns of a 3 x 3 convolution."""
     generator = Generator().manual_seed(0)
     rows = entries // COLUMNS
     scales = torch.pow(10.0, 3 * torch.rand(rows, 1, generator=generator) - 3)
@@ -41,7 +39,7 @@ def gradient_of(entries: int) -> Tensor:
 
 
 def least(run: Callable[[], object], repetitions: int) -> float:
-    """Returns the shortest of some runs, in seconds."""
+    """Returns the shortest of several runs, in seconds."""
     times = []
     for _ in range(repetitions):
         start = time.perf_counter()
@@ -68,7 +66,7 @@ def row(spec: str, gradient: Tensor, repetitions: int) -> str:
 
 
 def main() -> None:
-    """Reads the command line, prints a table."""
+    """Measures the codecs, and prints a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--entries", type=int, default=11_170_000)
     parser.add_argument("--repetitions", type=int, default=7)

@@ -5,12 +5,12 @@
 
 The frame is whole: headers, scales and checksum included. The bounds:
 
-* places of entries: log2 C(n, k) bits, as if every set of k out of n entries were as likely;
-* levels, exponents, signs, clusters and cells: the entropy of what was decoded, over all at once;
-* all else, such as values, factors and scales: its plain size.
+* indices: log2 C(n, k) bits, as if every set of k out of n entries had the same probability;
+* levels, exponents, signs, clusters and cells: the entropy of the decoded symbols of all layers;
+* all other parts, such as values, factors and scales: their size in bits.
 
-A ratio below 1 is no mistake: places that cluster, and bytes that blosc shortens, beat the bound.
-The last tables are of random places, and of a frame of ten kilobytes.
+A ratio below 1 is no error: clustered indices, and bytes that blosc compresses, can be smaller than
+the bound. The last two tables are those of random indices and of a frame of ten kilobytes.
 """
 
 import argparse
@@ -39,7 +39,7 @@ SIGNS = ("signsgd", "signum", "efsignsgd", "onebit")
 
 
 def main() -> None:
-    """Prints one row a codec, then those of random places."""
+    """Prints one row for each codec, then the tables of random indices and of a small frame."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tensor", type=Path, help="gradient as safetensors; written if missing")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def bound_of(codec: Codec[Any], gradient: dict[str, Tensor]) -> float:
-    """Returns the fewest bits per entry of all parameters together; biases travel as they are."""
+    """Returns the bound on the bits per entry of all parameters; biases are sent uncompressed."""
     apart = [t for t in gradient.values() if t.ndim < 2]
     coded = [t for t in gradient.values() if t.ndim >= 2]
     if codec.default_granularity is Granularity.ENTRIES:
@@ -69,14 +69,14 @@ def bound_of(codec: Codec[Any], gradient: dict[str, Tensor]) -> float:
     bits = 32.0 * sum(tensor.numel() for tensor in apart)
     bits += sum(map(message_bits, [codec] * len(coded), payloads, coded))
     symbols = [symbols_of(codec, p, t) for p, t in zip(payloads, coded, strict=True)]
-    if any(found is not None for found in symbols):
-        joined = torch.cat([found for found in symbols if found is not None])
+    if any(layer is not None for layer in symbols):
+        joined = torch.cat([layer for layer in symbols if layer is not None])
         bits += entropy_of(joined) * len(joined)
     return bits / sum(tensor.numel() for tensor in gradient.values())
 
 
 def message_bits(codec: Codec[Any], payload: Any, gradient: Tensor) -> float:
-    """Returns all of a payload but its levels, exponents and signs."""
+    """Returns the bits of a payload without its levels, exponents and signs."""
     n = gradient.numel()
     if isinstance(payload, Sparse):
         k = int(payload.count)
@@ -84,8 +84,8 @@ def message_bits(codec: Codec[Any], payload: Any, gradient: Tensor) -> float:
     if isinstance(payload, Levels):
         return plain_bits([payload.norms])
     if isinstance(payload, Means):
-        held = entropy.decompress(payload.words, packed_bytes(n))
-        return plain_bits([payload.means, payload.sizes]) + halves_bits(held)
+        signs = entropy.decompress(payload.words, packed_bytes(n))
+        return plain_bits([payload.means, payload.sizes]) + halves_bits(signs)
     if isinstance(payload, Sketched):
         k = int(payload.head[0])
         groups = entropy.decompress(payload.groups, packed_bytes(k))
@@ -104,9 +104,7 @@ def message_bits(codec: Codec[Any], payload: Any, gradient: Tensor) -> float:
 
 
 def symbols_of(codec: Codec[Any], payload: Any, gradient: Tensor) -> Tensor | None:
-    """Returns one number for each entry, equal where what was sent is equal; None:
-    nothing to code.
-    """
+    """Returns a number for each entry, equal for equal symbols; None if there are no symbols."""
     if not isinstance(payload, Levels) and codec.id != "natural":
         return None
     decoded: Tensor = codec.decode(payload, gradient.shape).flatten()
@@ -119,29 +117,29 @@ def symbols_of(codec: Codec[Any], payload: Any, gradient: Tensor) -> Tensor | No
 
 
 def halves_bits(packed: Tensor) -> float:
-    """Returns the entropy of bytes that hold two numbers each, over all of these."""
+    """Returns the entropy, in bits, of the two 4-bit numbers in each byte."""
     return entropy_of(torch.cat([packed & 15, packed >> 4])) * 2 * len(packed)
 
 
 def entropy_of(symbols: Tensor) -> float:
-    """Bits per symbol of their empirical distribution."""
+    """Returns the bits per symbol of the empirical distribution."""
     _, counts = np.unique(symbols.numpy(), return_counts=True)
     p = counts / counts.sum()
     return float(-(p * np.log2(p)).sum())
 
 
 def plain_bits(tensors: list[Tensor]) -> float:
-    """Returns the plain size of some tensors."""
+    """Returns the size of tensors, in bits."""
     return 8.0 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def log2_choose(n: int, k: int) -> float:
-    """log2 of the number of sets of k out of n."""
+    """Returns log2 of the number of sets of k out of n."""
     return (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2)
 
 
 def print_places(entries: int = 10_000_000) -> None:
-    """Prints the size of random index sets relative to their bound."""
+    """Prints the size of random index sets and their bound."""
     print(f"\nrandom places among {entries:,}:\n\n| share | bits per place | bound | ratio |")
     print("|---|---|---|---|")
     for share in (0.1, 0.01, 0.001, 0.0001):
@@ -153,7 +151,7 @@ def print_places(entries: int = 10_000_000) -> None:
 
 
 def print_small_frame() -> None:
-    """Prints the parts of a frame of ten kilobytes that are not its tensors."""
+    """Prints the header bytes of a frame of ten kilobytes."""
     tensor = torch.randn(2500, generator=Generator().manual_seed(3))
     frame = atomo.encode(tensor, "sgd", seed=1, compression=Compression(codec="none"))
     spent = len(frame) - 4 * tensor.numel()

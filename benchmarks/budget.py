@@ -1,10 +1,10 @@
 """Final accuracy against the relative error of the codec, for many codecs.
 
-The error is the one that `--error-budget` bounds, measured where `--code auto` measures it: on the
-gradient of one batch at the first weights. Short runs of LeNet, a thread a rank; lines of JSON, and
-finished measurements are not repeated. `--runs` takes the folders of finished runs of any network
-instead, such as ResNet20's on CIFAR-10, and `--converged` the table that `converge.py` made; then
-only the errors of their codecs are measured.
+`--error-budget` bounds this error, and `--code auto` measures it in the same way: on the gradient
+of one batch at the initial weights. The runs are short runs of LeNet with a thread for each rank.
+Results are lines of JSON, and finished measurements are not repeated. `--runs` reads the folders of
+finished runs of any network instead, such as those of ResNet20 on CIFAR-10, and `--converged` the
+table of `converge.py`; then the script measures only the errors of their codecs.
 
 python benchmarks/budget.py lenet.jsonl --data-dir data --steps 200 --seeds 2
 python benchmarks/budget.py resnet20.jsonl --runs runs/r20/* --data-dir data
@@ -44,7 +44,7 @@ CODES = (
     "terngrad", "svd(rank=1)", "natural", "randk(ratio=0.3)", "onebit", "dgc(ratio=0.001)",
     "svd(rank=8)", "randk(ratio=0.02)", "topk(ratio=0.3)",
 )  # fmt: skip
-LEAST = 1e-3  # the least error that the picture shows; smaller ones are drawn there
+LEAST = 1e-3  # minimum error of the picture; smaller errors are drawn there
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Outcome:
     workers: int
     error: float
     """Relative squared error of the mean gradient of all workers."""
-    accuracy: float | None  # of the test images; None: it diverged
+    accuracy: float | None  # on the test images; None: the run diverged
 
     @property
     def feeds_back(self) -> bool:
-        """True if the memory sends the lost part in later steps."""
+        """True if the memory applies error feedback."""
         return kind_of(self.memory).feeds_back
 
 
@@ -71,33 +71,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", nargs="+", type=Path)
     parser.add_argument("--runs", nargs="*", type=Path, help="folders of finished runs")
-    parser.add_argument("--converged", type=Path, help="the page with the table of converge.py")
+    parser.add_argument("--converged", type=Path, help="page with the table of converge.py")
     parser.add_argument("--data-dir", default="data")
     parser.add_argument("--codes", default=";".join(CODES), help="separated by ';'")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--table", type=Path, help="file for a table; -: here")
+    parser.add_argument("--table", type=Path, help="file for a table; -: standard output")
     parser.add_argument("--png", default="")
     options = parser.parse_args()
     if options.table or options.png:
-        show([one for path in options.results for one in read(path)], options)
+        show([outcome for path in options.results for outcome in read(path)], options)
         return
     torch.set_num_threads(1)
     (path,) = options.results
-    known = {(one.code, one.seed) for one in read(path)}
-    missing = [one for one in wanted(options) if (one[0].code, one[0].seed) not in known]
-    for settings, outcomes in missing:
-        for outcome in outcomes(settings):
+    measured = {(outcome.code, outcome.seed) for outcome in read(path)}
+    for settings, measure in requested(options):
+        if (settings.code, settings.seed) in measured:
+            continue
+        for outcome in measure(settings):
             with path.open("a") as out:
                 out.write(json.dumps(asdict(outcome)) + "\n")
             print(outcome, flush=True)
 
 
-Way = Callable[[Settings], "list[Outcome]"]
+Measure = Callable[[Settings], "list[Outcome]"]
 
 
-def wanted(options: argparse.Namespace) -> list[tuple[Settings, Way]]:
-    """Returns the settings of the requested runs, each with the function that measures it."""
+def requested(options: argparse.Namespace) -> list[tuple[Settings, Measure]]:
+    """Returns the settings of the requested runs, each with its measuring function."""
     if options.converged:
         return [*of_table(options.converged)]
     if options.runs:
@@ -105,20 +106,20 @@ def wanted(options: argparse.Namespace) -> list[tuple[Settings, Way]]:
     return [(settings, run) for settings in of_codes(options)]
 
 
-def of_table(page: Path) -> Iterator[tuple[Settings, Way]]:
-    """Codecs with their default memories, and their accuracies with 1, 2 and 3 workers.
+def of_table(page: Path) -> Iterator[tuple[Settings, Measure]]:
+    """Yields the settings of the codecs with their default memories, for 1, 2 and 3 workers.
 
-    Codecs with majority votes are left out: their result is no gradient.
+    Codecs with majority votes are left out: a vote is no estimate of the gradient.
     """
     row = re.compile(r"\| `([^`]+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|")
-    for found in map(row.match, page.read_text().splitlines()):
-        if found and not make_codec(found[1]).votes:
-            each = [float(cell) / 100 for cell in found.groups()[1:]]
-            yield Settings(code=found[1]).resolved(), partial(compared, accuracies=each)
+    for match in map(row.match, page.read_text().splitlines()):
+        if match and not make_codec(match[1]).votes:
+            accuracies = [float(cell) / 100 for cell in match.groups()[1:]]
+            yield Settings(code=match[1]).resolved(), partial(compared, accuracies=accuracies)
 
 
 def compared(settings: Settings, accuracies: Sequence[float]) -> list[Outcome]:
-    """Returns the errors of the mean of 1, 2, ... workers, each with its known accuracy."""
+    """Measures the errors of the mean of 1, 2, ... workers; returns them with the accuracies."""
     gradient = gradient_of(make_job(settings, settings.n))
     lost = measure_compression_errors(settings.codecs[0], gradient)
     return [
@@ -128,7 +129,7 @@ def compared(settings: Settings, accuracies: Sequence[float]) -> list[Outcome]:
 
 
 def of_codes(options: argparse.Namespace) -> Iterator[Settings]:
-    """Yields two workers without a master; all codecs with one seed before any with the next."""
+    """Yields the settings of runs with two workers and no master, seed by seed."""
     for seed in range(1, options.seeds + 1):
         for code in filter(None, map(str.strip, options.codes.split(";"))):
             yield Settings(
@@ -139,24 +140,24 @@ def of_codes(options: argparse.Namespace) -> Iterator[Settings]:
 
 
 def of_runs(options: argparse.Namespace) -> Iterator[Settings]:
-    """Yields the settings of runs that are over."""
+    """Yields the settings of finished runs."""
     for folder in options.runs:
         if (folder / "finished.json").exists():
-            given = read_settings([folder / "settings.toml"])
-            given |= {"data_dir": options.data_dir, "train_dir": str(folder)}
-            yield Settings(**given).resolved()
+            stored = read_settings([folder / "settings.toml"])
+            stored |= {"data_dir": options.data_dir, "train_dir": str(folder)}
+            yield Settings(**stored).resolved()
 
 
 def run(settings: Settings) -> list[Outcome]:
-    """Trains, each rank a thread, and scores."""
+    """Trains with a thread for each rank; returns the error and the accuracy."""
     with tempfile.TemporaryDirectory() as folder:
         chosen = replace(settings, train_dir=folder)
-        found = error_of(make_job(chosen, chosen.n))
+        error = error_of(make_job(chosen, chosen.n))
         try:
             train(chosen)
-            return [outcome(chosen, found, accuracy(chosen))]
+            return [outcome(chosen, error, accuracy(chosen))]
         except AtomoError:
-            return [outcome(chosen, found, None)]
+            return [outcome(chosen, error, None)]
 
 
 def finished(settings: Settings) -> list[Outcome]:
@@ -174,13 +175,13 @@ def outcome(settings: Settings, error: float, accuracy: float | None) -> Outcome
 
 
 def error_of(job: Job) -> float:
-    """Returns the error of the codec on one batch's gradient at the first weights."""
-    (codec,) = job.settings.codecs[-1:]  # of a schedule, the one that it ends with
+    """Returns the error of the codec on the gradient of one batch at the initial weights."""
+    (codec,) = job.settings.codecs[-1:]  # the last codec of a schedule
     return sum(measure_compression_errors(codec, gradient_of(job)).of_mean(job.workers))
 
 
 def gradient_of(job: Job) -> Mapping[str, Tensor]:
-    """Worker 1's of its first batch."""
+    """Returns the gradient of the first batch of worker 1."""
     indices = job.shard(1).indices(1)[: job.settings.batch_size]
     batch = job.workload.train.batch(indices, epoch_seed(job.settings.seed, 0))
     return measure_passes(job.model.train(), job.workload.objective, batch, 1).gradient
@@ -192,56 +193,58 @@ def read(path: Path) -> list[Outcome]:
     return [Outcome(**json.loads(line)) for line in lines]
 
 
-def show(found: Sequence[Outcome], options: argparse.Namespace) -> None:
-    """A table, and a picture."""
-    text = table(found)
+def show(outcomes: Sequence[Outcome], options: argparse.Namespace) -> None:
+    """Writes the table, and draws the picture."""
+    text = table(outcomes)
     if options.table and str(options.table) != "-":
         options.table.write_text(text)
     else:
         print(text)
     if options.png:
-        draw(found, options.png)
+        draw(outcomes, options.png)
 
 
-def cells(found: Sequence[Outcome]) -> list[tuple[str, str, str, float, list[float | None]]]:
-    """Network, codec, memory, error and the accuracies of all seeds, by error."""
+def cells(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str, float, list[float | None]]]:
+    """Returns rows of network, codec, memory, error and the accuracies of all seeds, by error."""
     groups: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
-    for one in found:
-        groups[one.network, one.code, one.memory].append(one)
+    for outcome in outcomes:
+        groups[outcome.network, outcome.code, outcome.memory].append(outcome)
     rows = [
-        (*key, fmean(one.error for one in runs), [one.accuracy for one in runs])
+        (*key, fmean(outcome.error for outcome in runs), [outcome.accuracy for outcome in runs])
         for key, runs in groups.items()
     ]
     return sorted(rows, key=lambda row: (row[0], kind_of(row[2]).feeds_back, row[3]))
 
 
-def table(found: Sequence[Outcome]) -> str:
-    """Returns a row a network and codec."""
+def table(outcomes: Sequence[Outcome]) -> str:
+    """Returns a Markdown table with a row for each network, codec and memory."""
     lines = ["| network | code | memory | error | accuracy, % | to dense |", "| --- " * 6 + "|"]
-    rows = cells(found)
+    rows = cells(outcomes)
     dense = {row[0]: fmean(filter(None, row[4])) for row in rows if row[1] == "sgd"}
     for network_, code, memory, error, values in rows:
-        kept = [value for value in values if value is not None]
-        each = ", ".join("diverged" if one is None else f"{100 * one:.2f}" for one in values)
-        gap = f"{100 * (fmean(kept) - dense[network_]):+.2f}" if kept and dense else ""
-        lines.append(f"| {network_} | `{code}` | `{memory}` | {error:.3g} | {each} | {gap} |")
+        finite = [value for value in values if value is not None]
+        accuracies = ", ".join(
+            "diverged" if value is None else f"{100 * value:.2f}" for value in values
+        )
+        gap = f"{100 * (fmean(finite) - dense[network_]):+.2f}" if finite and dense else ""
+        lines.append(f"| {network_} | `{code}` | `{memory}` | {error:.3g} | {accuracies} | {gap} |")
     return "\n".join(lines) + "\n"
 
 
-def draw(found: Sequence[Outcome], path: str) -> None:
-    """A plot a network: accuracy over error, with and without error feedback."""
+def draw(outcomes: Sequence[Outcome], path: str) -> None:
+    """Draws accuracy over error for each network, with and without error feedback."""
     pyplot = pyplot_for(path)
-    names = sorted({one.network for one in found})
+    names = sorted({outcome.network for outcome in outcomes})
     figure, axes = pyplot.subplots(
         1, len(names), figsize=(6.5 * len(names), 4.5), squeeze=False, layout="constrained"
     )
     for axis, name in zip(axes[0], names, strict=True):
-        rows = [row for row in cells(found) if row[0] == name]
+        rows = [row for row in cells(outcomes) if row[0] == name]
         for back, marker, label in ((False, "o", "no memory"), (True, "^", "error feedback")):
-            some = [row for row in rows if kind_of(row[2]).feeds_back == back]
-            points = [(max(r[3], LEAST), 100 * (v or 0.1)) for r in some for v in r[4]]
+            shown = [row for row in rows if kind_of(row[2]).feeds_back == back]
+            points = [(max(r[3], LEAST), 100 * (v or 0.1)) for r in shown for v in r[4]]
             axis.plot(*zip(*points, strict=True), marker, label=label) if points else None
-            for row in some:
+            for row in shown:
                 at = max(row[3], LEAST), 100 * fmean(value or 0.1 for value in row[4])
                 axis.annotate(row[1], at, fontsize=6, xytext=(3, 3), textcoords="offset points")
         dense = [100 * (value or 0) for row in rows if row[1] == "sgd" for value in row[4]]

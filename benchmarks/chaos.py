@@ -45,18 +45,18 @@ OPTIONS += ["--checkpoint-every=10", "--keep-checkpoints=3", "--eval-freq=100000
 OPTIONS += ["--step-timeout=1"]  # the wait for a worker that hangs, which is then killed
 DISK_BYTES = 256_000_000
 SETTLED = 3  # steps after a fault until it counts as overcome
-SAID = 3.0  # times the --timeout: the wait for a line about a fault
+REPORT_WAIT = 3.0  # times the --timeout: the wait for a line about a fault
 LINES = 40  # of the training's output, shown if a check fails
-HANG_S = 180.0  # besides the --timeout: more than any start takes, on a loaded machine as well
+HANG_S = 180.0  # in addition to --timeout: longer than any start, on a loaded machine as well
 LEAST_A_MINUTE = 4.2
 LEAST_PAUSE_S = 0.5
 POLL_S = 0.02
 
 
 def main() -> int:
-    """Runs it; 1 where a promise was broken."""
+    """Runs the benchmark; returns 1 if a check fails."""
     options = parsed()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clusters are taken away then too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clusters are removed then as well
     # A shell starts background processes with SIGINT ignored. Trainings would inherit that, and
     # SIGINT ends them.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -68,7 +68,7 @@ def main() -> int:
             print("full disk is left out: a file system cannot be mounted here", flush=True)
         scene, result = train_both(stack, folder, disk, names, options)
     if result.wrong:
-        print("\n".join(scene.training.told[-LINES:]))
+        print("\n".join(scene.training.output[-LINES:]))
     print(table(result))
     if options.json:
         options.json.write_text(json.dumps(asdict(result), indent=1))
@@ -103,7 +103,7 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, help="file for the result")
-    parser.add_argument("--told", type=Path, help="file for the output of the training")
+    parser.add_argument("--output", type=Path, help="file for the output of the training")
     parser.add_argument("--train", action="append", default=[], help="an option of atomo train")
     options = parser.parse_args()
     if unknown := {*options.faults} - {*FAULTS}:
@@ -146,22 +146,24 @@ def train_both(
 ) -> tuple[Scene, Result]:
     """Runs one training with faults and one without; returns the scene and the result."""
     cluster = stack.enter_context(cluster_of(folder / "harmed", options.hosts))
-    other = cluster
+    calm_cluster = cluster
     if options.beside:
-        other = stack.enter_context(cluster_of(folder / "calm", options.hosts))
+        calm_cluster = stack.enter_context(cluster_of(folder / "calm", options.hosts))
     words = [*OPTIONS, f"--n={options.workers + 1}", f"--timeout={options.timeout:g}"]
     words += [f"--spares={options.spares}", *options.train]
     limit_s = HANG_S + 3 * options.timeout
     calm = Calm(
-        lambda: Training(other, folder / "calm-run", words), options.calm, beside=options.beside
+        lambda: Training(calm_cluster, folder / "calm-run", words),
+        options.calm,
+        beside=options.beside,
     )
     wrong = calm.begin(limit_s)
     garbage = make_garbage_folder(folder / "garbage")
     training = Training(cluster, (disk or folder) / "run", words, garbage)
     scene = Scene(cluster, training, disk, garbage, options.workers)
     result = harmed(scene, calm, names, wrong, limit_s, options)
-    if options.told:
-        options.told.write_text("\n".join(training.told))
+    if options.output:
+        options.output.write_text("\n".join(training.output))
     return scene, result
 
 
@@ -173,51 +175,53 @@ def harmed(
     limit_s: float,
     options: argparse.Namespace,
 ) -> Result:
-    """Injects faults until the time is over, and judges the run."""
+    """Injects faults until the time is over, and checks the run."""
     training, wrong = scene.training, [*wrong]
     wrong += waited(lambda: len(training.steps) > SETTLED, training, limit_s)
-    begun = time.monotonic()
-    end, pause, done = begun + 60 * options.minutes, random.Random(options.seed), list[Done]()
-    for name, whom in islice(drawn(options.seed, names), options.count):
-        due = time.monotonic() + pause.expovariate(1 / quiet_s(options, begun, len(done), done))
+    start = time.monotonic()
+    end, pause, done = start + 60 * options.minutes, random.Random(options.seed), list[Done]()
+    for name, draw in islice(drawn(options.seed, names), options.count):
+        due = time.monotonic() + pause.expovariate(1 / quiet_s(options, start, len(done), done))
         while time.monotonic() < min(due, end):
             time.sleep(POLL_S)
         if wrong or time.monotonic() >= end:
             break
-        fault, wrong = harm(scene, name, whom, limit_s, SAID * options.timeout)
+        fault, wrong = harm(scene, name, draw, limit_s, REPORT_WAIT * options.timeout)
         done.append(fault)
-        line = f"{fault.at - begun:7.1f} s  {name:10} {fault.cost_s:6.2f} s"
-        ends = "  restarted" * fault.restarted + "  no line reports it" * (not fault.told)
+        line = f"{fault.at - start:7.1f} s  {name:10} {fault.cost_s:6.2f} s"
+        ends = "  restarted" * fault.restarted + "  no line reports it" * (not fault.reported)
         print(line + ends, flush=True)
     over = time.monotonic()
     # Accuracies can be compared only after enough steps.
     wrong = wrong or learnt(training, options.least_steps, limit_s)
     wrong += closed(training, limit_s)
     wrong += calm.finish(options.least_steps, limit_s)
-    return judged(training, calm, (begun, over), done, wrong)
+    return judged(training, calm, (start, over), done, wrong)
 
 
-def quiet_s(options: argparse.Namespace, begun: float, count: int, done: Sequence[Done]) -> float:
-    """Returns the mean time before the next fault, so that there are enough of them."""
+def quiet_s(options: argparse.Namespace, start: float, count: int, done: Sequence[Done]) -> float:
+    """Returns the mean time before the next fault such that there are enough faults."""
     if options.every is not None:
         return float(options.every)
-    left_s: float = begun + 60 * options.minutes - time.monotonic()
+    left_s: float = start + 60 * options.minutes - time.monotonic()
     took_s = statistics.fmean([fault.overcome - fault.at for fault in done] or [0.0])
     to_come: int = max(1, options.least - count)
     return max(LEAST_PAUSE_S, left_s / to_come - took_s)
 
 
 def harm(
-    scene: Scene, name: str, whom: float, limit_s: float, said_s: float
+    scene: Scene, name: str, draw: float, limit_s: float, report_wait_s: float
 ) -> tuple[Done, list[str]]:
     """Injects one fault, undoes it, and waits until the job has recovered."""
     fault, training = FAULTS[name], scene.training
-    median, furthest, lines = typical(training), training.furthest(), len(training.told)
+    median, furthest, lines = typical(training), training.furthest(), len(training.output)
     at, restarts = time.monotonic(), len(training.restarts)
-    undo = fault.do(scene, whom)
+    undo = fault.do(scene, draw)
 
     def reported() -> bool:
-        return not fault.said or any(fault.said in line for line in training.told[lines:])
+        return not fault.report_text or any(
+            fault.report_text in line for line in training.output[lines:]
+        )
 
     def overcome() -> bool:
         again = training.restarts[restarts:]
@@ -225,7 +229,7 @@ def harm(
         steps = len(training.after(since)) >= SETTLED
         if fault.restarts or again:
             return bool(again) and steps and training.furthest() > furthest
-        return steps and (reported() or time.monotonic() > at + said_s)
+        return steps and (reported() or time.monotonic() > at + report_wait_s)
 
     if undo is not None:
         finish = at + fault.lasts_s

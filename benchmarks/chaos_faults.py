@@ -1,4 +1,4 @@
-"""Faults that are done to a training, and undone."""
+"""Faults to inject into a training, and their ends."""
 
 import os
 import random
@@ -27,13 +27,13 @@ class Scene:
     cluster: Cluster
     training: Training
     disk: Path | None
-    """The file system that has the run alone, of little room; None: it lies with others."""
+    """Small file system with only the run; None: the run is on a shared file system."""
     garbage: Path
-    """A worker sends one bad frame, when a file with its rank's number is in the folder. The file
-    names the kind of fault.
+    """Folder of requests. A worker sends one bad frame if a file with the number of its rank is in
+    the folder; the file names the kind of fault.
     """
     workers: int
-    """Ranks beyond these wait, at first."""
+    """Number of workers at the start; higher ranks are spares."""
 
 
 Undo = Callable[[], None]
@@ -43,42 +43,48 @@ Do = Callable[[Scene, float], Undo | None]
 @final
 @dataclass(frozen=True)
 class Fault:
-    """A way to harm a training."""
+    """A kind of fault."""
 
     do: Do
-    """Gets where it happens, and a number from 0 to 1 that says to whom; may return how it ends."""
+    """Injects the fault into a scene, at a target that a number from 0 to 1 selects; may return a
+    function that ends the fault.
+    """
     weight: float  # higher => more frequent
-    restarts: bool = False  # whether the job must start again
-    lasts_s: float = 0.0  # until it is undone
-    of_process: bool = False  # and not of links, disks or the job
-    said: str = ""  # text of the line that reports the fault
+    restarts: bool = False  # True if the job must restart
+    lasts_s: float = 0.0  # seconds until the fault ends
+    of_process: bool = False  # True for faults of processes; False: of links, disks or the job
+    report_text: str = ""  # text of the line that reports the fault
 
 
 def drawn(seed: int, names: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Faults without end, each with a number that says to whom: the same for the same seed."""
+    """Yields faults without end, each with a number that selects the target.
+
+    The same seed yields the same faults.
+    """
     chance = random.Random(seed)
     weights = [FAULTS[name].weight for name in names]
     while True:
         yield chance.choices(names, weights)[0], chance.random()
 
 
-def worker(scene: Scene, whom: float, *, computes: bool = False) -> tuple[int, int]:
-    """Returns a worker that lives, by rank and process; one that may wait as a spare, or one that
-    surely computes, if there is any.
+def worker(scene: Scene, draw: float, *, computes: bool = False) -> tuple[int, int]:
+    """Returns the rank and process of a live worker; (0, 0) if there is none.
+
+    With `computes`, the worker is no spare if there is any other.
     """
-    ranks = sorted(one for one in scene.training.ranks().items() if one[0])
-    first = [one for one in ranks if one[0] <= scene.workers]
+    ranks = sorted(pair for pair in scene.training.ranks().items() if pair[0])
+    first = [pair for pair in ranks if pair[0] <= scene.workers]
     chosen = first if computes and first else ranks
-    return chosen[int(whom * len(chosen))] if chosen else (0, 0)
+    return chosen[int(draw * len(chosen))] if chosen else (0, 0)
 
 
-def killed(scene: Scene, whom: float) -> None:
-    send(worker(scene, whom)[1], signal.SIGKILL)
+def killed(scene: Scene, draw: float) -> None:
+    send(worker(scene, draw)[1], signal.SIGKILL)
 
 
-def stopped(scene: Scene, whom: float) -> None:
-    """Stops a process of a worker that computes."""
-    send(worker(scene, whom, computes=True)[1], signal.SIGSTOP)
+def stopped(scene: Scene, draw: float) -> None:
+    """Stops the process of a worker that is no spare."""
+    send(worker(scene, draw, computes=True)[1], signal.SIGSTOP)
 
 
 def send(pid: int, number: int) -> None:
@@ -87,43 +93,44 @@ def send(pid: int, number: int) -> None:
             os.kill(pid, number)
 
 
-def master(scene: Scene, whom: float) -> None:
+def master(scene: Scene, draw: float) -> None:
     send(scene.training.ranks().get(0, 0), signal.SIGKILL)
 
 
-def torn(scene: Scene, whom: float) -> None:
-    """The newest checkpoint loses its end, and the job must go on from the one before."""
-    found = steps(scene.training.folder)
-    if len(found) > 1:
-        stem = manifest_name(found[-1]).removesuffix(".json")
+def torn(scene: Scene, draw: float) -> None:
+    """Truncates the newest checkpoint, and kills the master."""
+    written = steps(scene.training.folder)
+    if len(written) > 1:
+        stem = manifest_name(written[-1]).removesuffix(".json")
         for path in scene.training.folder.glob(f"{stem}*.safetensors"):
             os.truncate(path, path.stat().st_size // 2)
-    master(scene, whom)
+    master(scene, draw)
 
 
-def host(scene: Scene, whom: float) -> str:
-    """Returns a host that is not the launcher's, one with ranks if there is any: since a restart
-    that it did not answer a host may have none, and nothing that is done to it is a fault then.
+def host(scene: Scene, draw: float) -> str:
+    """Returns a host other than the launcher's, with ranks if there is any such host.
+
+    A host that did not answer at a restart may have no ranks, and a fault has no effect there.
     """
-    others = scene.cluster.hosts[1:]
-    others = sorted(scene.training.hosts().intersection(others)) or others
-    return others[int(whom * len(others))]
+    hosts = scene.cluster.hosts[1:]
+    hosts = sorted(scene.training.hosts().intersection(hosts)) or hosts
+    return hosts[int(draw * len(hosts))]
 
 
-def cut(scene: Scene, whom: float) -> Undo:
-    name = host(scene, whom)
+def cut(scene: Scene, draw: float) -> Undo:
+    name = host(scene, draw)
     scene.cluster.does("partition", name)
     return lambda: scene.cluster.does("heal", name)
 
 
-def throttle(scene: Scene, whom: float) -> Undo:
-    name = host(scene, whom)
+def throttle(scene: Scene, draw: float) -> Undo:
+    name = host(scene, draw)
     scene.cluster.does("throttle", name, NARROW)
     return lambda: scene.cluster.does("throttle", name, WIDE)
 
 
-def fill(scene: Scene, whom: float) -> Undo:
-    """No room is left where the run writes."""
+def fill(scene: Scene, draw: float) -> Undo:
+    """Fills the file system of the run."""
     if scene.disk is None:
         return lambda: None
     path = scene.disk / "filler"
@@ -135,28 +142,30 @@ def fill(scene: Scene, whom: float) -> Undo:
 
 
 def garbage(lies: Sequence[str]) -> Do:
-    def do(scene: Scene, whom: float) -> None:
-        lie = lies[int(97 * whom) % len(lies)]
+    def do(scene: Scene, draw: float) -> None:
+        lie = lies[int(97 * draw) % len(lies)]
         beside = scene.garbage / "new"
         beside.write_text(lie)
-        beside.rename(scene.garbage / str(worker(scene, whom, computes=True)[0]))
+        beside.rename(scene.garbage / str(worker(scene, draw, computes=True)[0]))
 
     return do
 
 
 GONE, REFUSED = "is gone", "is refused"
 FAULTS: dict[str, Fault] = {
-    "kill": Fault(killed, 28, of_process=True, said=GONE),
-    "stop": Fault(stopped, 8, of_process=True, said=GONE),
-    "garbage": Fault(garbage(["flipped", "cut", "stale"]), 11, of_process=True, said=REFUSED),
-    # A frame that came too late is not checked, and no line reports it.
+    "kill": Fault(killed, 28, of_process=True, report_text=GONE),
+    "stop": Fault(stopped, 8, of_process=True, report_text=GONE),
+    "garbage": Fault(
+        garbage(["flipped", "cut", "stale"]), 11, of_process=True, report_text=REFUSED
+    ),
+    # A late frame is not checked, and no line reports it.
     "replay": Fault(garbage(["twice"]), 3, of_process=True),
     "throttle": Fault(throttle, 15, lasts_s=5.0),
     "blip": Fault(cut, 12, lasts_s=1.5),
-    "full disk": Fault(fill, 10, lasts_s=5.0, said="storage:"),
+    "full disk": Fault(fill, 10, lasts_s=5.0, report_text="storage:"),
     "partition": Fault(cut, 5, restarts=True, lasts_s=12.0),
     "master": Fault(master, 5, restarts=True),
-    "torn": Fault(torn, 3, restarts=True, said="is left out"),
+    "torn": Fault(torn, 3, restarts=True, report_text="is left out"),
 }
 
 GARBAGE = """
@@ -182,7 +191,7 @@ if rank != "0":
 
     def send(self, to, data, what):
         frames = [data]
-        if to == 0 and data.size > {least}:  # a gradient or a state, and no report
+        if to == 0 and data.size > {least}:  # a gradient or a state, not a report
             if os.path.exists(trigger):
                 with open(trigger) as file:
                     frames = lies[file.read()](data)
@@ -193,7 +202,7 @@ if rank != "0":
 
     MpiTransport.send = send
 """
-"""Source that ranks run first; `folder` has the files that name the ranks that send bad frames."""
+"""Source that ranks run at start-up; the files in `folder` name the ranks that send bad frames."""
 LEAST_BYTES = 1000
 
 

@@ -1,4 +1,4 @@
-"""The result of a run for people, and the goals that it is held against."""
+"""Tables of the result of a run, and its goals."""
 
 import statistics
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ QUIET = 0.05  # the difference allowed between two rates without faults on an id
 @final
 @dataclass(frozen=True)
 class Goal:
-    """A goal beyond the promises of the documentation."""
+    """A goal beyond the guarantees of the documentation."""
 
     what: str
-    found: str
+    outcome: str
     met: bool | None
-    """None: nothing of it was tried."""
+    """None: not tried."""
 
 
 def goals(result: Result) -> list[Goal]:
-    """Returns all of them."""
+    """Compares a result with all goals."""
     part = result.stretches[PROCESSES]
-    least = int(FAULTS_A_MINUTE * result.seconds / 60)
+    minimum = int(FAULTS_A_MINUTE * result.seconds / 60)
     count = len(result.faults)
     return [
-        Goal(f"at least {least} faults", str(count), count >= least),
+        Goal(f"at least {minimum} faults", str(count), count >= minimum),
         Goal(
             f"goodput beside faults of processes >= {GOODPUT:.0%}",
             f"{part.goodput:.1%} of {part.seconds:.0f} s",
@@ -46,20 +46,20 @@ def goals(result: Result) -> list[Goal]:
     ]  # fmt: skip
 
 
-def within(what: str, bound_s: float, costs: Sequence[float]) -> Goal:
-    """True if all of these stay below a bound."""
+def within(name: str, bound_s: float, costs: Sequence[float]) -> Goal:
+    """Returns the goal that all costs are below a bound."""
     below = sum(cost < bound_s for cost in costs)
-    found = f"{below} of {len(costs)}; {spread(costs)}" if costs else "not tried"
-    return Goal(f"{what} < {bound_s:g} s", found, below == len(costs) if costs else None)
+    outcome = f"{below} of {len(costs)}; {spread(costs)}" if costs else "not tried"
+    return Goal(f"{name} < {bound_s:g} s", outcome, below == len(costs) if costs else None)
 
 
 def spread(costs: Sequence[float]) -> str:
-    """The middle and the end of some seconds."""
+    """Returns the median and the maximum of costs."""
     return f"median {statistics.median(costs):.2f} s, most {max(costs):.2f} s"
 
 
 def table(result: Result) -> str:
-    """For people, in Markdown."""
+    """Returns the result and the goals in Markdown."""
     return "\n".join([*of_faults(result), "", *of_steps(result), "", *of_goals(result)])
 
 
@@ -68,7 +68,7 @@ def of_faults(result: Result) -> list[str]:
         "| fault | times | started again | cost, s: median, most |",
         "| --- | --- | --- | --- |",
     ]
-    for name in dict.fromkeys(one.fault for one in result.faults):
+    for name in dict.fromkeys(fault.fault for fault in result.faults):
         for again in (False, True):
             if costs := result.costs([name], restarted=again):
                 cost = f"{statistics.median(costs):.2f}, {max(costs):.2f}"
@@ -77,7 +77,7 @@ def of_faults(result: Result) -> list[str]:
 
 
 def of_steps(result: Result) -> list[str]:
-    restarts = sum(one.restarted for one in result.faults)
+    restarts = sum(fault.restarted for fault in result.faults)
     rows = [
         f"{len(result.faults)} faults in {result.seconds / 60:.1f} minutes, {restarts} of which "
         f"made the job start again; {result.refused} frames refused",
@@ -87,23 +87,23 @@ def of_steps(result: Result) -> list[str]:
         f"{part.seconds:.0f} s, goodput {part.goodput:.1%}"
         for name, part in ((name, result.stretches[name]) for name in (WHOLE, SURVIVED, PROCESSES))
     ]
-    if untold := [one.fault for one in result.faults if not one.told]:
-        rows.append(f"no line speaks of: {', '.join(untold)}")
+    if unreported := [fault.fault for fault in result.faults if not fault.reported]:
+        rows.append(f"no line speaks of: {', '.join(unreported)}")
     if rates := result.rates_without:
-        told = " and ".join(f"{rate:.2f}" for rate in rates)
+        speeds = " and ".join(f"{rate:.2f}" for rate in rates)
         calm = max(rates) <= (1 + QUIET) * min(rates)
-        noisy = "" if calm else "; the machine was not quiet, and goodput says little"
-        rows.append(f"without faults, before and after: {told} steps/s{noisy}")
+        noisy = "" if calm else "; the machine was not quiet, so that goodput is unreliable"
+        rows.append(f"without faults, before and after: {speeds} steps/s{noisy}")
     rows.append(f"accuracy: {result.accuracy:.2%}, without faults {result.accuracy_without:.2%}")
     return rows
 
 
 def of_goals(result: Result) -> list[str]:
     words = {True: "met", False: "missed", None: "-"}
-    found = goals(result)
+    checked = goals(result)
     rows = ["| goal | found | |", "| --- | --- | --- |"]
-    rows += [f"| {one.what} | {one.found} | {words[one.met]} |" for one in found]
-    tried = [one for one in found if one.met is not None]
-    met = f"{sum(one.met is True for one in tried)} of {len(tried)} goals met"
+    rows += [f"| {goal.what} | {goal.outcome} | {words[goal.met]} |" for goal in checked]
+    tried = [goal for goal in checked if goal.met is not None]
+    met = f"{sum(goal.met is True for goal in tried)} of {len(tried)} goals met"
     promises = "broken, see above" if result.wrong else "nothing promised was broken"
     return [*rows, "", f"verdict: {met}; {promises}"]

@@ -1,4 +1,4 @@
-"""A training over a virtual cluster, watched from outside: when it took which step."""
+"""A training on a virtual cluster, observed from its output: the time of each step."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ TOOL = [sys.executable, str(ROOT / "tools" / "virtual_cluster.py")]
 STEP = re.compile(r"step (\d+)/")
 RESTART = "atomo: restart "
 RANK, HOST = b"OMPI_COMM_WORLD_RANK", b"PMIX_HOSTNAME"
-LAST_S = 10.0  # for the last lines of a process that has ended
-KINDS = {"": "workers", "images_": "images_used"}  # prefix -> the counter of used ones
+LAST_S = 10.0  # the wait for the last lines of an ended process
+KINDS = {
+    "": "workers",
+    "images_": "images_used",
+}  # prefix -> the counter of used gradients or images
 CAME_TO = ("late", "refused", "lost", "under_way")
 
 
 @final
 class Cluster:
-    """Hosts on this machine."""
+    """Virtual hosts on this machine."""
 
     def __init__(self, folder: Path, hosts: int) -> None:
         self.hosts = [f"h{number}" for number in range(1, hosts + 1)]
@@ -46,7 +49,7 @@ class Cluster:
         )
 
     def starts(self, words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        """Returns a command on the first host, with more in its environment."""
+        """Starts a command on the first host, with additional environment variables."""
         return subprocess.Popen(
             [*TOOL, "exec", self.hosts[0], *words],
             env={**self._environment, **environment}, stdin=subprocess.DEVNULL,
@@ -56,26 +59,26 @@ class Cluster:
 
 @final
 class Training:
-    """A job under way; times are those of `time.monotonic`."""
+    """A running job; times are those of `time.monotonic`."""
 
     def __init__(
         self, cluster: Cluster, folder: Path, options: Sequence[str], hooks: Path | None = None
     ) -> None:
-        """Starts it.
+        """Starts the job.
 
         Args:
-            cluster: where.
-            folder: of the run.
-            options: of `atomo train`, but for those that all have.
-            hooks: a folder with a `sitecustomize.py` for the ranks.
+            cluster: hosts of the job.
+            folder: folder of the run.
+            options: options of `atomo train`, in addition to those of all runs.
+            hooks: folder with a `sitecustomize.py` for the ranks.
         """
         self.folder = folder
         self.steps: list[float] = []
-        """Time of the report of each step; a step that is taken again has several."""
-        self._furthest: list[int] = []  # the last step by then
+        """Time of the report of each step; a repeated step has several."""
+        self._furthest: list[int] = []  # the last step at the time of each report
         self.restarts: list[float] = []
-        self.told: list[str] = []
-        """Lines that are no steps."""
+        self.output: list[str] = []
+        """Lines of the output other than steps."""
         words = [sys.executable, "-m", "atomo", "train", "--threads=1", "--evaluator=none"]
         words += [f"--hostfile={cluster.hostfile}", f"--train-dir={folder}", "--log-interval=1"]
         words += ["--epochs=1000000", "--max-steps=100000000", "--max-restarts=100000", *options]
@@ -90,14 +93,14 @@ class Training:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            now, found = time.monotonic(), STEP.match(line)
-            if found:
-                self._furthest.append(max(self.furthest(), int(found[1])))
+            now, match = time.monotonic(), STEP.match(line)
+            if match:
+                self._furthest.append(max(self.furthest(), int(match[1])))
                 self.steps.append(now)
                 continue
             if line.startswith(RESTART):
                 self.restarts.append(now)
-            self.told.append(line.rstrip())
+            self.output.append(line.rstrip())
 
     @property
     def code(self) -> int | None:
@@ -105,29 +108,29 @@ class Training:
         return self._process.poll()
 
     def useful(self, since: float, to: float) -> int:
-        """Steps that were new between two moments."""
+        """Returns the number of new steps between two times."""
         return max(0, self.furthest(to) - self.furthest(since))
 
     def furthest(self, at: float = math.inf) -> int:
-        """Returns the last step until a moment."""
+        """Returns the last step until a time."""
         until = bisect.bisect_right(self.steps, at)
         return self._furthest[until - 1] if until else 0
 
     def after(self, moment: float) -> list[float]:
-        """Returns the times of the reports of steps since a moment."""
+        """Returns the times of the reports of steps since a time."""
         return self.steps[bisect.bisect_right(self.steps, moment) :]
 
     def ranks(self) -> dict[int, int]:
-        """Returns the process of each rank that lives."""
+        """Returns the process of each live rank."""
         return {rank: process for rank, (process, _) in self._processes().items()}
 
     def hosts(self) -> set[str]:
-        """Returns those that have ranks."""
+        """Returns the hosts that have ranks."""
         return {host for _, host in self._processes().values()}
 
     def _processes(self) -> dict[int, tuple[int, str]]:
-        """Process and host of each rank that lives."""
-        found = {}
+        """Returns the process and the host of each live rank."""
+        processes = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has just ended
                 command = (entry / "cmdline").read_bytes()
@@ -138,8 +141,8 @@ class Training:
                         if b"=" in word
                     )
                     if RANK in names:  # mpirun has the same words on its command line
-                        found[int(names[RANK])] = int(entry.name), names[HOST].decode()
-        return found
+                        processes[int(names[RANK])] = int(entry.name), names[HOST].decode()
+        return processes
 
     def end(self, patience_s: float) -> int | None:
         """Makes the training write a checkpoint and end; returns its exit code, or None if it
@@ -162,14 +165,12 @@ class Training:
 
 
 def unequal(lines: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Returns the steps at which gradients, or the images that they are of, are not
-    accounted for.
-    """
-    found, before = list[int](), dict.fromkeys(KINDS, 0)
+    """Returns the steps at which gradients or images are not accounted for."""
+    steps, before = list[int](), dict.fromkeys(KINDS, 0)
     for line in lines:
         for kind, used in KINDS.items():
             came_to = sum(line[kind + name] for name in CAME_TO) + line[used]
             if before[kind] + line[kind + "asked"] != came_to:
-                found.append(int(line["step"]))
+                steps.append(int(line["step"]))
             before[kind] = line[kind + "under_way"]
-    return [*dict.fromkeys(found)]
+    return [*dict.fromkeys(steps)]

@@ -1,4 +1,4 @@
-"""Comparison of a training with injected faults with one without, and with goals."""
+"""Comparison of a training with injected faults with a training without faults."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from atomo.workloads import make_task
 
 __all__ = ["Done", "Result", "Stretch", "broken", "closed", "judged", "outside", "stretches"]
 
-NEAR = 0.02  # of the accuracy: by so much do two seeds differ
+NEAR = 0.02  # of the accuracy: the difference between two seeds
 POLL_S = 0.05
 WHOLE, SURVIVED, PROCESSES = "all", "outside of restarts", "beside faults of processes"
 
@@ -24,39 +24,39 @@ WHOLE, SURVIVED, PROCESSES = "all", "outside of restarts", "beside faults of pro
 @final
 @dataclass(frozen=True)
 class Done:
-    """A fault that was done; moments are those of `time.monotonic`."""
+    """An injected fault; times are those of `time.monotonic`."""
 
     fault: str
     at: float
     overcome: float
-    """Time at which the job took steps as before, beyond those that it had taken already."""
+    """Time at which the job had recovered and took new steps."""
     cost_s: float
-    """The longest time between two steps after it, less the median."""
+    """The longest time between two steps after the fault, minus the median."""
     restarted: bool
-    told: bool = True
-    """True if a line of the training spoke of it, if one should."""
+    reported: bool = True
+    """True if the training reported the fault, or has no line for this kind of fault."""
 
 
 @final
 @dataclass(frozen=True)
 class Stretch:
-    """New steps in some of the seconds."""
+    """New steps in a part of the time."""
 
     seconds: float
     steps: int
     steps_without: float
-    """Steps a second of the training without faults."""
+    """Steps of the training without faults in as much time."""
 
     @property
     def goodput(self) -> float:
-        """The ratio of the steps with and without faults."""
+        """The ratio of the steps with faults to those without."""
         return self.steps / max(1.0, self.steps_without)
 
 
 @final
 @dataclass(frozen=True)
 class Result:
-    """Results of a run."""
+    """Result of a run."""
 
     seconds: float
     faults: list[Done]
@@ -65,22 +65,22 @@ class Result:
     disks.
     """
     rates_without: list[float]
-    """Steps a second of the training without faults, where it ran before and after."""
+    """Steps per second of the training without faults, before and after; empty with --beside."""
     accuracy: float
     accuracy_without: float
     refused: int
-    """Frames, by metrics.jsonl."""
+    """Refused frames, from metrics.jsonl."""
     wrong: list[str]
-    """Promises that were broken; empty: none."""
+    """Failed checks; empty: none."""
 
     def costs(self, names: Sequence[str], *, restarted: bool) -> list[float]:
-        """Computes the cost of faults of these kinds that restarted the job, or did not."""
-        found = [one for one in self.faults if one.restarted is restarted]
-        return sorted(one.cost_s for one in found if one.fault in names)
+        """Returns the sorted costs of faults of these kinds, with or without a restart."""
+        faults = [fault for fault in self.faults if fault.restarted is restarted]
+        return sorted(fault.cost_s for fault in faults if fault.fault in names)
 
 
 def closed(training: Training, limit_s: float) -> list[str]:
-    """Ends the training; returns the broken promises."""
+    """Ends the training; returns the failed checks."""
     return ended("the training", training, limit_s) + broken(training, limit_s)
 
 
@@ -91,60 +91,66 @@ def judged(
     done: Sequence[Done],
     wrong: Sequence[str],
 ) -> Result:
-    """Compares the training with the one without faults."""
-    found = [*wrong]
+    """Compares the training with the training without faults."""
+    problems = [*wrong]
     accuracy, without = accuracy_of(training.folder), accuracy_of(calm.folder)
     if accuracy < without - NEAR:
-        found.append(f"its accuracy is {accuracy:.2%}, and {without:.2%} without faults")
+        problems.append(f"its accuracy is {accuracy:.2%}, and {without:.2%} without faults")
     refused = sum(len(line.get("refused_from", ())) for line in training.metrics())
     return Result(
         span[1] - span[0], [*done], stretches(training, calm, span, done), calm.rates, accuracy,
-        without, refused, found,
+        without, refused, problems,
     )  # fmt: skip
 
 
 def stretches(
     training: Training, calm: Calm, span: tuple[float, float], done: Sequence[Done]
 ) -> dict[str, Stretch]:
-    """Returns the new steps of the whole run and of its parts, with those of the calm training."""
-    again = [one for one in done if one.restarted]
-    others = [one for one in done if one.restarted or not FAULTS[one.fault].of_process]
-    parts = {WHOLE: [span], SURVIVED: outside(span, again), PROCESSES: outside(span, others)}
+    """Returns the new steps of the whole run and of its parts, with and without faults."""
+    again = [fault for fault in done if fault.restarted]
+    beyond_processes = [
+        fault for fault in done if fault.restarted or not FAULTS[fault.fault].of_process
+    ]
+    parts = {
+        WHOLE: [span],
+        SURVIVED: outside(span, again),
+        PROCESSES: outside(span, beyond_processes),
+    }
     return {
         name: Stretch(
-            sum(to - since for since, to in some),
-            sum(training.useful(*part) for part in some),
-            calm.steps_in(some),
+            sum(to - since for since, to in spans),
+            sum(training.useful(*part) for part in spans),
+            calm.steps_in(spans),
         )
-        for name, some in parts.items()
+        for name, spans in parts.items()
     }
 
 
 def outside(span: tuple[float, float], done: Sequence[Done]) -> list[tuple[float, float]]:
-    """Returns the seconds that no fault of these took."""
+    """Returns the intervals outside of these faults."""
     parts, since = [], span[0]
-    for one in done:
-        parts.append((since, one.at))
-        since = one.overcome
+    for fault in done:
+        parts.append((since, fault.at))
+        since = fault.overcome
     return [*parts, (min(since, span[1]), span[1])]
 
 
 def broken(training: Training, limit_s: float) -> list[str]:
-    """Lists inconsistencies in the folder of a run, and processes that it left."""
+    """Returns inconsistencies in the folder of a run, and remaining processes."""
     lines = training.metrics()
-    steps, found = [int(line["step"]) for line in lines], []
+    steps, problems = [int(line["step"]) for line in lines], []
     if steps != [*range(1, len(steps) + 1)]:
-        found.append("metrics.jsonl does not have every step once")
+        problems.append("metrics.jsonl does not have every step once")
     if lacking := unequal(lines):
-        found.append(f"gradients are not accounted for at steps {lacking[:5]}")
+        problems.append(f"gradients are not accounted for at steps {lacking[:5]}")
     if not steps or latest(training.folder) != len(steps):
-        found.append(f"the last checkpoint is not that of step {len(steps)}")
+        problems.append(f"the last checkpoint is not that of step {len(steps)}")
     end = time.monotonic() + limit_s
     while training.ranks() and time.monotonic() < end:
         time.sleep(POLL_S)
-    if left := training.ranks():
-        found.append(f"ranks {sorted(left)} are left")
-    return found
+    if remaining := training.ranks():
+        problems.append(f"ranks {sorted(remaining)} are left")
+    return problems
 
 
 def accuracy_of(folder: Path) -> float:

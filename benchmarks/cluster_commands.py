@@ -2,9 +2,9 @@
 
     python benchmarks/cluster_commands.py --repeat 5
 
-A command has started when it first asks AWS, or, where it asks nothing, when it has ended. AWS is a
-server here that refuses whatever it is asked. Given are the least of some runs: seconds that
-passed, seconds of processor time, and the largest memory.
+The start-up time of a command ends at its first request to AWS or, without a request, at its end. A
+local server stands in for AWS and refuses all requests. The figures are the minimum of several
+runs: elapsed seconds, seconds of processor time, and the peak of memory.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ REFUSAL = (
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """Notes when it was first asked."""
+    """Server that refuses all requests, and records their times."""
 
-    asked: list[float] = []  # noqa: RUF012
+    request_times: list[float] = []  # noqa: RUF012
 
     def do_POST(self) -> None:
-        """Refuses."""
-        self.asked.append(time.monotonic())
+        """Refuses a request."""
+        self.request_times.append(time.monotonic())
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(400)
         self.send_header("Content-Length", str(len(REFUSAL)))
@@ -55,19 +55,19 @@ class Refusing(BaseHTTPRequestHandler):
     do_GET = do_POST  # noqa: N815
 
     def log_message(self, *_: object) -> None:
-        """Says nothing."""
+        """Writes no log."""
 
 
 def started(words: list[str], around: dict[str, str], folder: str) -> tuple[float, float, float]:
-    """Seconds until it has started, seconds of processor time, MB."""
-    Refusing.asked.clear()
+    """Runs a command; returns the seconds of start-up and of processor time, and the MB."""
+    Refusing.request_times.clear()
     line = [os.path.abspath(sys.executable), str(TOOL), *words]
-    begun = time.monotonic()
+    start = time.monotonic()
     process = subprocess.Popen(line, cwd=folder, env=around, stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
     usage = os.wait4(process.pid, 0)[2]
-    first = Refusing.asked[0] if Refusing.asked else time.monotonic()
-    return first - begun, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
+    first = Refusing.request_times[0] if Refusing.request_times else time.monotonic()
+    return first - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000
 
 
 def main() -> None:
@@ -94,9 +94,9 @@ def main() -> None:
                 "--ssh-from",
                 "192.0.2.1/32",
             ]
-            found = [started(words, around, folder) for _ in range(repeat)]
-        wall, cpu, most = (min(column) for column in zip(*found, strict=True))
-        sys.stdout.write(f"| {name} | {wall:.2f} | {cpu:.2f} | {most:.0f} |\n")
+            measured = [started(words, around, folder) for _ in range(repeat)]
+        wall, cpu, memory = (min(column) for column in zip(*measured, strict=True))
+        sys.stdout.write(f"| {name} | {wall:.2f} | {cpu:.2f} | {memory:.0f} |\n")
         sys.stdout.flush()
 
 

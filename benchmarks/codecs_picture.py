@@ -1,4 +1,4 @@
-"""Draws the figures of all codecs: a row each, so that every label can be read.
+"""Draws the figures of all codecs, one row each, with readable labels.
 
 python benchmarks/codecs_picture.py docs/codecs/figures.md --png docs/codecs.png
 """
@@ -24,8 +24,11 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "sketches": ("sketchml", "lss", "countsketch"),
     }
 )
-VOTES: Final = ("signsgd", "signum")  # a direction is no estimate: its error says nothing
-EXACT: Final = 1e-4  # errors below it are drawn there
+VOTES: Final = (
+    "signsgd",
+    "signum",
+)  # a vote is no estimate of the gradient: its error has no meaning
+EXACT: Final = 1e-4  # smaller errors are drawn at this value
 
 
 @final
@@ -35,7 +38,7 @@ class Figures:
 
     spec: str
     encode: float  # copies of the gradient
-    decode: float  # likewise
+    decode: float  # copies of the gradient
     bits: float  # per entry
     error: float  # relative
 
@@ -46,14 +49,16 @@ class Figures:
 
     @property
     def family(self) -> str:
-        """The page that describes it."""
+        """The family of codecs."""
         return next(family for family, ids in FAMILIES.items() if self.id in ids)
 
 
 def main() -> None:
-    """Reads a table of Markdown, and draws it."""
+    """Reads a Markdown table, and draws the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", type=Path, help="with rows as docs/codecs/figures.md has them")
+    parser.add_argument(
+        "table", type=Path, help="file with rows like those of docs/codecs/figures.md"
+    )
     parser.add_argument("--png", type=Path, required=True)
     options = parser.parse_args()
     pyplot = pyplot_for(str(options.png))
@@ -61,28 +66,28 @@ def main() -> None:
 
 
 def read(text: str) -> list[Figures]:
-    """Returns the rows of the table: codec, encode, decode, bits, two others or none, error."""
+    """Returns the rows of the table: codec, encode, decode, bits, up to two others, error."""
     rows = re.findall(r"^\| `([^`]+)` \| (.+) \|$", text, re.MULTILINE)
     numbers = [(spec, [float(cell) for cell in cells.split(" | ")]) for spec, cells in rows]
     return [Figures(spec, row[0], row[1], row[2], row[-1]) for spec, row in numbers]
 
 
-def draw(pyplot: Any, found: Sequence[Figures], path: Path) -> None:
-    """Draws bits, times and error side by side, the fewest bits on top."""
-    rows = sorted(found, key=lambda one: -one.bits)
+def draw(pyplot: Any, measurements: Sequence[Figures], path: Path) -> None:
+    """Draws bits, times and error side by side, with the fewest bits at the top."""
+    rows = sorted(measurements, key=lambda row: -row.bits)
     figure, axes = pyplot.subplots(
         1, 3, figsize=(12, 0.27 * len(rows) + 1.6), sharey=True, layout="constrained"
     )
     colours = dict(
         zip(FAMILIES, pyplot.rcParams["axes.prop_cycle"].by_key()["color"], strict=False)
     )
-    for place, one in enumerate(rows):
-        mark(axes, place, one, colours[one.family])
-    axes[0].set_yticks(range(len(rows)), [one.spec for one in rows], family="monospace")
+    for place, row in enumerate(rows):
+        mark(axes, place, row, colours[row.family])
+    axes[0].set_yticks(range(len(rows)), [row.spec for row in rows], family="monospace")
     axes[0].set(xlabel="bits per entry", title="size of the message")
     axes[1].set(xlabel="copies of the gradient", title="time: ● encode   ○ decode and add")
     axes[2].set(xlabel="relative error", title="error of one encoding, memory aside")
-    axes[2].axvline(1, color="gray", ls="--", lw=1)  # as large as the gradient
+    axes[2].axvline(1, color="gray", ls="--", lw=1)  # an error as large as the gradient
     for axis in axes:
         axis.set(xscale="log", ylim=(-0.7, len(rows) - 0.3))
         axis.xaxis.set_major_formatter("{x:g}")
@@ -95,16 +100,16 @@ def draw(pyplot: Any, found: Sequence[Figures], path: Path) -> None:
     pyplot.close(figure)
 
 
-def mark(axes: Sequence[Any], place: int, one: Figures, colour: str) -> None:
+def mark(axes: Sequence[Any], place: int, row: Figures, colour: str) -> None:
     """Draws one row."""
     size, time, error = axes
-    size.plot(one.bits, place, "o", color=colour)
-    time.plot(one.encode, place, "o", color=colour)
-    time.plot(one.decode, place, "o", color=colour, markerfacecolor="white")
-    if one.id in VOTES:
+    size.plot(row.bits, place, "o", color=colour)
+    time.plot(row.encode, place, "o", color=colour)
+    time.plot(row.decode, place, "o", color=colour, markerfacecolor="white")
+    if row.id in VOTES:
         error.text(EXACT, place, "a vote: no estimate", color=colour, fontsize=8, va="center")
     else:
-        error.plot(max(one.error, EXACT), place, "<" if one.error < EXACT else "o", color=colour)
+        error.plot(max(row.error, EXACT), place, "<" if row.error < EXACT else "o", color=colour)
 
 
 if __name__ == "__main__":

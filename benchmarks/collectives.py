@@ -1,9 +1,9 @@
-"""Collectives from rank to rank, compared with MPI's own: the cost of deadlines and of errors that
-name a rank.
+"""Collectives over point-to-point messages, compared with MPI's collectives.
 
     mpirun -n 4 python benchmarks/collectives.py
 
-One row a size: medians of some rounds, in which both take turns; milliseconds.
+The difference is the cost of deadlines, and of errors that name a rank. There is one row for each
+size: medians of several rounds in which both take turns, in milliseconds.
 """
 
 import argparse
@@ -29,57 +29,57 @@ TIMEOUT_S = 600.0
 
 
 def main() -> None:
-    """Is one rank; rank 0 prints."""
+    """Runs one rank; rank 0 prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=15)
     times = parser.parse_args().times
     torch.set_num_threads(1)
     keep_freed_memory()
-    ours, world = Direct(connect(), TIMEOUT_S), MPI.COMM_WORLD
+    direct, world = Direct(connect(), TIMEOUT_S), MPI.COMM_WORLD
     say(world, f"| {world.size} ranks | from rank to rank, ms | MPI's own, ms |\n|---|---|---|")
     for size in GATHERED:
-        mine = np.random.default_rng(world.rank).integers(0, 256, size + world.rank, np.uint8)
-        ways = [partial(gather, ours, mine), partial(gather_mpi, world, mine)]
-        row(world, f"gather {size / 1000:,.0f} kB", ways, times)
+        frame = np.random.default_rng(world.rank).integers(0, 256, size + world.rank, np.uint8)
+        calls = [partial(gather, direct, frame), partial(gather_mpi, world, frame)]
+        row(world, f"gather {size / 1000:,.0f} kB", calls, times)
     for size in SUMMED:
-        values = torch.zeros(size)  # adding them up does not make them grow
+        values = torch.zeros(size)  # zeros do not grow in repeated sums
         addends = [Addend(values, make_codec("sgd"))]
-        ways = [
-            partial(ours.sum, addends, "x"),
+        calls = [
+            partial(direct.sum, addends, "x"),
             partial(world.Allreduce, MPI.IN_PLACE, values.numpy()),
         ]
-        row(world, f"sum {4 * size / 1e6:,.1f} MB", ways, times)
+        row(world, f"sum {4 * size / 1e6:,.1f} MB", calls, times)
 
 
-def gather(collective: Direct, mine: Bytes) -> None:
-    """Ours."""
-    for _ in collective.gather(mine, "x"):
+def gather(collective: Direct, frame: Bytes) -> None:
+    """Gathers over point-to-point messages."""
+    for _ in collective.gather(frame, "x"):
         pass
 
 
-def gather_mpi(world: MPI.Intracomm, mine: Bytes) -> None:
-    """MPI's gather of frames of unequal length: their lengths go first."""
+def gather_mpi(world: MPI.Intracomm, frame: Bytes) -> None:
+    """Gathers frames of unequal length with MPI: first the lengths, then the frames."""
     lengths = np.empty(world.size, np.int64)
-    world.Allgather(np.array([mine.size]), lengths)
-    world.Allgatherv(mine, [np.empty(lengths.sum(), np.uint8), lengths.tolist()])
+    world.Allgather(np.array([frame.size]), lengths)
+    world.Allgatherv(frame, [np.empty(lengths.sum(), np.uint8), lengths.tolist()])
 
 
-def row(world: MPI.Intracomm, name: str, ways: Sequence[Callable[[], object]], times: int) -> None:
-    """Times ways in turn, and prints the medians."""
-    taken: list[list[float]] = [[] for _ in ways]
+def row(world: MPI.Intracomm, name: str, calls: Sequence[Callable[[], object]], times: int) -> None:
+    """Times the calls in turn, and prints the medians."""
+    times_of_calls: list[list[float]] = [[] for _ in calls]
     for _ in range(times):
-        for way, seconds in zip(ways, taken, strict=True):
+        for call, seconds in zip(calls, times_of_calls, strict=True):
             world.Barrier()
             started = time.perf_counter()
-            way()
-            world.Barrier()  # until the last rank has it
+            call()
+            world.Barrier()  # until the last rank has finished
             seconds.append(time.perf_counter() - started)
-    medians = (1e3 * statistics.median(seconds) for seconds in taken)
+    medians = (1e3 * statistics.median(seconds) for seconds in times_of_calls)
     say(world, f"| {name} | " + " | ".join(f"{ms:.2f}" for ms in medians) + " |")
 
 
 def say(world: MPI.Intracomm, text: str) -> None:
-    """Prints once."""
+    """Prints a line on rank 0."""
     if world.rank == 0:
         print(text, flush=True)
 

@@ -21,11 +21,11 @@ AXES: Final[Mapping[str, tuple[str, Callable[[dict[str, Any]], float]]]] = Mappi
         "seconds of training": ("linear", lambda step: step["step_s"]),
     }
 )
-SMOOTHING = 0.95  # of the exponential mean that is drawn over the steps; higher => smoother
+SMOOTHING = 0.95  # factor of the exponential mean over steps; higher => smoother
 
 
 def main() -> None:
-    """Reads the runs, prints a row each, draws them."""
+    """Prints a row for each run, and draws the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--png", type=Path)
@@ -43,12 +43,12 @@ def main() -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of a file of JSON lines."""
+    """Reads the records of a file of JSON lines."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def table_row(run: Path, target: float) -> str:
-    """Returns one run as a row of Markdown."""
+    """Returns the Markdown row of a run."""
     steps, tests = read(run / "metrics.jsonl"), read(run / "evaluations.jsonl")
     ratio = total(steps, "dense_bytes") / total(steps, "up_bytes")
     last = [step["loss"] for step in steps[-100:]]
@@ -59,12 +59,12 @@ def table_row(run: Path, target: float) -> str:
 
 
 def total(steps: list[dict[str, Any]], name: str) -> float:
-    """Returns the sum of a figure over some steps."""
+    """Returns the sum of a figure over steps."""
     return float(sum(step[name] for step in steps))
 
 
 def spent_until(target: float, steps: list[dict[str, Any]], tests: list[dict[str, Any]]) -> str:
-    """Step, gradients sent and time of training at the first evaluation with an accuracy."""
+    """Returns the step, the MB sent and the seconds at the first evaluation with this accuracy."""
     reached = next((test["step"] for test in tests if test["top1"] >= target), None)
     if reached is None:
         return "never"
@@ -73,7 +73,7 @@ def spent_until(target: float, steps: list[dict[str, Any]], tests: list[dict[str
 
 
 def draw(pyplot: Any, runs: list[Path], png: Path, lowest: float | None) -> None:
-    """Loss above and test accuracy below, over steps, over bytes and over seconds."""
+    """Draws the loss and the test accuracy over steps, bytes and seconds."""
     figure, axes = pyplot.subplots(
         2, len(AXES), figsize=(13, 7), sharey="row", sharex="col", layout="constrained"
     )
@@ -98,7 +98,7 @@ def draw(pyplot: Any, runs: list[Path], png: Path, lowest: float | None) -> None
 
 
 def smooth(values: list[float]) -> list[float]:
-    """Returns the exponential mean, corrected for its beginning."""
+    """Returns the exponential mean with bias correction."""
     mean, weight, out = 0.0, 0.0, []
     for value in values:
         mean = SMOOTHING * mean + (1 - SMOOTHING) * value

@@ -1,10 +1,11 @@
-"""Accuracy of every recipe and codec on defaults: with each memory, optimizer and way to average.
+"""Accuracy of every recipe and codec, with each memory, optimizer and communicator.
 
-LeNet on the embedded digits as a user gets it: learning rate 0.02, momentum 0.9, batches of 32, 10
-epochs. A cell is the test accuracy after the last step, or why there is none. The jobs are threads
-of one process over the in-process transport; two jobs run at a time. Results are lines of JSON, and
-finished runs are not repeated. There are two tables: `workers` has a column for each number
-of workers, `optimizers` one for each optimizer and way to average, with two workers.
+LeNet is trained on the embedded digits with the defaults: learning rate 0.02, momentum 0.9, batches
+of 32, 10 epochs. A cell is the test accuracy after the last step, or the error of the run. The
+ranks of a job are threads of one process over the in-process transport; two jobs run at a time.
+Results are lines of JSON, and finished runs are not repeated. There are two tables: `workers` has a
+column for each number of workers; `optimizers` has rows of communicators and codecs, and a column
+for each optimizer, with two workers.
 
 python benchmarks/converge.py converge.jsonl [--grid optimizers] [--only topk] [--processes 2]
 python benchmarks/converge.py converge.jsonl --grid optimizers --table docs/convergence.md
@@ -39,10 +40,10 @@ COLUMNS: Mapping[str, str] = {
     "1 of 3": "--n 4 --num-aggregate 1",
     "2, momentum 0": "--n 3 --momentum 0",
 }
-FEW = ("2 workers", "1 worker", "1 of 3")  # where only a memory differs from the default
+FEW = ("2 workers", "1 worker", "1 of 3")  # columns of rows with a memory other than the default
 ADAM = "--optimizer adam"
 OPTIMIZERS: Mapping[str, str] = {"sgd": "", "adam": ADAM}
-GATHERED = ("svd", "topk")  # a gather has the bits of the mean of a master
+GATHERED = ("svd", "topk")  # a gather returns the bits of a master's mean
 SUMMED = ("fp16", "randk")
 MEMORY_ORDER = ("residual", "none", "momentum", "dgc")
 LOW_RANK = ("", " --svd-rank 4", " --svd-rank 1")
@@ -60,7 +61,7 @@ class Grid:
     name: str
     columns: Mapping[str, str]
     few: Sequence[str]
-    """The columns that run first."""
+    """Columns that run first."""
     rows: Callable[[], Iterator[Row]]
 
     @property
@@ -70,7 +71,7 @@ class Grid:
 
     @property
     def end(self) -> str:
-        """The mark behind it."""
+        """The mark after the table on the page."""
         return f"<!-- end of cells of {self.name} -->\n"
 
 
@@ -79,12 +80,12 @@ class Outcome:
     """Result of one run."""
 
     command: str
-    accuracy: float | None  # of the test images
+    accuracy: float | None  # on the test images
     cautions: tuple[str, ...]
     error: str = ""
 
     def cell(self) -> str:
-        """As the table shows it: a caution is a star, of the run or of the settings since then."""
+        """Returns the cell of the table; a star marks a caution of the run or its settings."""
         star = "*" if self.cautions or known_caution(self.command) else ""
         return (
             f"{100 * self.accuracy:.1f}{star}" if self.accuracy is not None else self.error + star
@@ -102,17 +103,17 @@ def rows_by_workers() -> Iterator[Row]:
 
 
 def rows_by_optimizer() -> Iterator[Row]:
-    """Yields the rows of every way to average, codec and memory, with SGD and with Adam."""
-    both = tuple(OPTIMIZERS)
+    """Yields the rows of every communicator, codec and memory, with SGD and with Adam."""
+    optimizers = tuple(OPTIMIZERS)
     for comm_type in ("PowerSGD", "ACPSGD"):
         for rank in LOW_RANK:
-            yield f"`{comm_type}{rank}`", f"--n 2 --comm-type {comm_type}{rank}", both
-    yield "`Chunked`", "--n 2 --comm-type Chunked --code chunktopk", both
+            yield f"`{comm_type}{rank}`", f"--n 2 --comm-type {comm_type}{rank}", optimizers
+    yield "`Chunked`", "--n 2 --comm-type Chunked --code chunktopk", optimizers
     for comm_type, codes in (("Allgather", GATHERED), ("Allreduce", SUMMED)):
         for code in codes:
             words = f"--n 2 --comm-type {comm_type} --code {code}"
-            yield f"`{comm_type}`, `{code}`", words, both
-    for code in (*CODECS, *SPECIAL):  # with SGD: the table of workers
+            yield f"`{comm_type}`, `{code}`", words, optimizers
+    for code in (*CODECS, *SPECIAL):  # the table of workers has them with SGD
         yield f"`{code}`", f"--n 3 --code {shlex.quote(code)}", ("adam",)
     for code, memory in sorted(named_memories(ADAM), key=lambda pair: MEMORY_ORDER.index(pair[1])):
         options = f"--n 3 --code {shlex.quote(code)} --memory {memory}"
@@ -136,16 +137,14 @@ def settings(command: str) -> Settings:
     """Resolves the settings of a user's options.
 
     Raises:
-        ConfigError: they are refused.
+        ConfigError: the options are refused.
     """
     words = shlex.split(command)
     return parse_arguments(Settings, words, "train", "", Settings.from_recipe).resolved()
 
 
 def known_caution(command: str) -> str:
-    """Returns the caution of a command before its first step; empty where there is none, or a
-    refusal.
-    """
+    """Returns the caution before the first step of a command; empty without one or if refused."""
     try:
         return next(at_start(settings(command)), "")
     except ConfigError:
@@ -153,55 +152,55 @@ def known_caution(command: str) -> str:
 
 
 def run(command: str) -> Outcome:
-    """Trains from the first step to the score."""
+    """Runs one job; returns its outcome."""
     torch.set_num_threads(1)
-    told: list[str] = []
+    cautions: list[str] = []
 
     def tell(event: Event) -> None:
         if isinstance(event, Caution):
-            told.append(event.text)
+            cautions.append(event.text)
 
     with tempfile.TemporaryDirectory() as folder:
         try:
             chosen = replace(settings(command), train_dir=folder, eval_freq=10**9, timeout=120.0)
             train(chosen, tell)
-            return Outcome(command, accuracy(chosen), tuple(told))
+            return Outcome(command, accuracy(chosen), tuple(cautions))
         except ConfigError:
             return Outcome(command, None, (), "refused")
         except AtomoError as error:
-            return Outcome(command, None, tuple(told), type(error).__name__)
+            return Outcome(command, None, tuple(cautions), type(error).__name__)
 
 
 def read(path: Path) -> dict[str, Outcome]:
     """Reads the records of earlier runs."""
     lines = path.read_text().splitlines() if path.exists() else []
-    found = [Outcome(**json.loads(line)) for line in lines]
-    return {one.command: one for one in found}
+    outcomes = [Outcome(**json.loads(line)) for line in lines]
+    return {outcome.command: outcome for outcome in outcomes}
 
 
 def canonical(command: str) -> str:
-    """Returns the resolved command, so that a recipe and the codec that it names are one run."""
+    """Returns the resolved command: a recipe and its codec are the same run."""
     try:
         return shlex.join(to_arguments(settings(command)))
     except ConfigError:
         return command
 
 
-def commands(grid: Grid, only: str, more: str) -> list[str]:
-    """Yields every run of a table once; the most informative columns come first."""
+def commands(grid: Grid, only: str, extra: str) -> list[str]:
+    """Returns every run of a table once, the most informative columns first."""
     order = sorted(grid.columns, key=lambda column: column not in grid.few)
-    wanted = [
-        (len(columns) < len(grid.columns), canonical(f"{line} {grid.columns[name]}{more}"))
+    runs = [
+        (len(columns) < len(grid.columns), canonical(f"{line} {grid.columns[name]}{extra}"))
         for name in order
         for row, line, columns in grid.rows()
         if only in row and name in columns
     ]
-    return list(dict.fromkeys(command for _, command in sorted(wanted, key=lambda one: one[0])))
+    return list(dict.fromkeys(command for _, command in sorted(runs, key=lambda run: run[0])))
 
 
-def fill(path: Path, wanted: Sequence[str], processes: int) -> None:
-    """Runs the missing commands, and appends each outcome to the file as soon as it is known."""
-    missing = [command for command in wanted if command not in read(path)]
+def fill(path: Path, requested: Sequence[str], processes: int) -> None:
+    """Runs the missing commands, and appends each outcome to the file."""
+    missing = [command for command in requested if command not in read(path)]
     with ProcessPoolExecutor(processes) as pool, path.open("a") as out:
         for done in as_completed([pool.submit(run, command) for command in missing]):
             outcome = done.result()
@@ -210,12 +209,12 @@ def fill(path: Path, wanted: Sequence[str], processes: int) -> None:
             print(f"{outcome.command}: {outcome.cell()} {outcome.cautions}", flush=True)
 
 
-def table(grid: Grid, found: Mapping[str, Outcome]) -> str:
-    """Returns a row each, and its columns."""
+def table(grid: Grid, outcomes: Mapping[str, Outcome]) -> str:
+    """Returns the table in Markdown."""
     lines = ["| run | " + " | ".join(grid.columns) + " |", "| --- |" + " --- |" * len(grid.columns)]
     for name, options, columns in grid.rows():
         cells = [
-            found[key].cell() if column in columns and key in found else ""
+            outcomes[key].cell() if column in columns and key in outcomes else ""
             for column, words in grid.columns.items()
             for key in [canonical(f"{options} {words}")]
         ]
@@ -224,13 +223,13 @@ def table(grid: Grid, found: Mapping[str, Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_tables(page: Path, grids: Sequence[Grid], found: Mapping[str, Outcome]) -> None:
-    """Writes each table between its marks, where the page has them."""
+def write_tables(page: Path, grids: Sequence[Grid], outcomes: Mapping[str, Outcome]) -> None:
+    """Writes each table between its marks, if the page has these marks."""
     text = page.read_text()
     for grid in grids:
-        before, mark, rest = text.partition(grid.begin)
+        before, mark, after = text.partition(grid.begin)
         if mark:
-            text = before + mark + table(grid, found) + grid.end + rest.partition(grid.end)[2]
+            text = before + mark + table(grid, outcomes) + grid.end + after.partition(grid.end)[2]
     page.write_text(text)
 
 
@@ -238,7 +237,7 @@ def main() -> None:
     """Runs the missing commands, or writes the tables of the stored outcomes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--grid", choices=[grid.name for grid in GRIDS], help="one table alone")
+    parser.add_argument("--grid", choices=[grid.name for grid in GRIDS], help="only this table")
     parser.add_argument("--only", default="", help="text that the names of the rows contain")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=10)
@@ -248,9 +247,9 @@ def main() -> None:
     if options.table:
         write_tables(options.table, grids, read(options.results))
         return
-    more = f" --epochs {options.epochs}" if options.epochs != 10 else ""
+    extra = f" --epochs {options.epochs}" if options.epochs != 10 else ""
     for grid in grids:
-        fill(options.results, commands(grid, options.only, more), options.processes)
+        fill(options.results, commands(grid, options.only, extra), options.processes)
 
 
 if __name__ == "__main__":

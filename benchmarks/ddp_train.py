@@ -1,10 +1,10 @@
-"""One rank of a training run with PyTorch's DistributedDataParallel, for comparison with ours.
+"""One rank of a training run with PyTorch's DDP, for comparison with `atomo train`.
 
     python benchmarks/ddp_train.py --rank R --world N --master HOST --hook powersgd:4 --out runs/x
 
-It trains what `atomo train` trains: the same model with the same initial weights, the same
-images in the same order for each worker, the same SGD. Rank 0 writes metrics.jsonl and
-evaluations.jsonl as a run of ours does; evaluating is not counted in the time of a step.
+The script trains the same model as `atomo train`, with the same initial weights, the same images in
+the same order for each worker, and the same SGD. Rank 0 writes metrics.jsonl and evaluations.jsonl
+like `atomo train`. The time of a step does not include evaluations.
 """
 
 import argparse
@@ -32,11 +32,11 @@ from atomo.training.job.shard import Shard
 from atomo.workloads.datasets import Dataset, load_dataset
 from atomo.workloads.models import build_model
 
-ONE_BUCKET_MB = 1000  # the PowerSGD hook starts collectives out of order where there are several
+ONE_BUCKET_MB = 1000  # with several buckets, the PowerSGD hook starts collectives out of order
 
 
 def main() -> None:
-    """Joins the group, trains, leaves."""
+    """Joins the process group, trains, and leaves the group."""
     options = parse()
     join(options)
     try:
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def join(options: argparse.Namespace) -> None:
-    """Starts the process group."""
+    """Initializes the process group."""
     torch.set_num_threads(options.threads)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", options.interface)
     address = f"tcp://{options.master}:{options.port}"
@@ -87,9 +87,7 @@ def parse() -> argparse.Namespace:
 
 
 def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDataParallel:
-    """Returns the model in DDP, with the hook of a name; `momentum` is that of the optimizer to
-    come.
-    """
+    """Returns the model in DDP with a hook; `momentum` is that of the optimizer."""
     name, _, setting = hook.partition(":")
     if name == "powersgd":
         dist._DEFAULT_FIRST_BUCKET_BYTES = ONE_BUCKET_MB * 2**20  # type: ignore[attr-defined]
@@ -111,22 +109,22 @@ def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDa
         ddp.register_comm_hook(None, give_back)
     elif name == "atomo":
         own = momentum if has_momentum(hook, momentum) else 0.0
-        exchange, ours = atomo.ddp_hook(ddp, setting, momentum=own)
-        ddp.register_comm_hook(exchange, ours)
+        exchange, hook_function = atomo.ddp_hook(ddp, setting, momentum=own)
+        ddp.register_comm_hook(exchange, hook_function)
     elif name != "none":
         raise SystemExit(f"--hook {hook}: none, nothing, bf16, fp16, powersgd:RANK or atomo:SPEC")
     return ddp
 
 
 def give_back(state: object, bucket: GradBucket) -> Future[Tensor]:
-    """Returns a hook that averages nothing."""
+    """Returns the bucket without averaging; a DDP communication hook."""
     future: Future[Tensor] = Future()
     future.set_result(bucket.buffer())
     return future
 
 
 def has_momentum(hook: str, momentum: float) -> bool:
-    """True if the memory of a hook applies momentum, so that the optimizer must not."""
+    """True if the memory of a hook applies momentum; the optimizer then applies none."""
     name, _, setting = hook.partition(":")
     if name != "atomo":
         return False
@@ -134,7 +132,7 @@ def has_momentum(hook: str, momentum: float) -> bool:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Takes the steps."""
+    """Trains the model."""
     data = load_dataset(options.dataset, Path(options.data_dir))
     torch.manual_seed(derive(options.seed, "weights"))
     model = build_model(options.network, data.input_shape, data.classes)
@@ -158,7 +156,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def done(options: argparse.Namespace, model: nn.Module, data: Dataset, step: int) -> bool:
-    """True if the accuracy is reached: rank 0 measures it, and broadcasts the answer."""
+    """True if the target accuracy is reached; rank 0 measures, and broadcasts the answer."""
     reached = torch.zeros(1)
     if options.rank == 0:
         top1 = accuracy(model, data)
@@ -169,7 +167,7 @@ def done(options: argparse.Namespace, model: nn.Module, data: Dataset, step: int
 
 
 def accuracy(model: nn.Module, data: Dataset) -> float:
-    """Computes the share of the test images whose most likely class is the right one."""
+    """Computes the top-1 accuracy on the test images."""
     model.eval()
     right = 0
     with torch.inference_mode():
@@ -181,7 +179,7 @@ def accuracy(model: nn.Module, data: Dataset) -> float:
 
 
 def record(options: argparse.Namespace, name: str, line: dict[str, Any]) -> None:
-    """Prints one line of JSON, from rank 0."""
+    """Appends one line of JSON to a file, on rank 0."""
     if options.rank or options.out is None:
         return
     options.out.mkdir(parents=True, exist_ok=True)

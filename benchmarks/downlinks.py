@@ -1,8 +1,8 @@
 """Accuracy with compressed differences of weights: every codec of gradients with every `--down`.
 
-LeNet on the embedded digits, three workers, 10 epochs, defaults otherwise; no checkpoint, at which
-workers would get all weights, before the end. Cells are the test accuracy after the last step, in
-the order of `converge.py`, which runs them.
+LeNet is trained on the embedded digits, with three workers, 10 epochs, and defaults otherwise.
+There is no checkpoint before the end, since workers get all weights at a checkpoint. A cell is the
+test accuracy after the last step, with the format of `converge.py`.
 
     python benchmarks/downlinks.py > table.md
 """
@@ -33,7 +33,7 @@ UP: Final = {
 
 
 def main() -> None:
-    """Prints the table, row by row."""
+    """Runs the jobs, and prints the table."""
     heads = [f"`{down}`" for down in DOWN]
     lines = ["| gradients | " + " | ".join(heads) + " |", "| --- |" + " --- |" * len(DOWN)]
     for name, options in UP.items():

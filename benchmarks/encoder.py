@@ -1,7 +1,7 @@
-"""Cost of frames outside a run: `atomo.encode`, an `atomo.Encoder`, and the codec alone.
+"""Time to encode outside a training run: `atomo.encode`, `atomo.Encoder`, and the codec alone.
 
-Calls of the three follow one another, round after round, on one tensor; a figure is the median of
-the processor's time over that of a copy of the tensor. The codec alone encodes and does not pack.
+The three take turns for several rounds, on one tensor. A figure is the median processor time,
+relative to that of a copy of the tensor. The codec alone encodes without packing a frame.
 
 python benchmarks/encoder.py [--entries 11173962] [--rounds 15] [--codes 'sgd; fp16']
 """
@@ -20,34 +20,37 @@ import atomo
 CODES = "sgd; fp16; bf16; topk(ratio=0.01); qsgd(bits=4)"
 
 
-def ways_of(code: str, gradient: Tensor) -> Mapping[str, Callable[[], object]]:
+def calls_of(code: str, gradient: Tensor) -> Mapping[str, Callable[[], object]]:
     """Returns the calls to compare, by the name of their column."""
     codec, generator = atomo.make_codec(code), Generator().manual_seed(0)
     memory = atomo.make_memory("residual")
     feeds_back = atomo.default_memory(code) == "residual"
-    plain, kept = atomo.Encoder(code, memory="none"), atomo.Encoder(code, memory="residual")
-    ways: dict[str, Callable[[], object]] = {
+    plain, with_residual = (
+        atomo.Encoder(code, memory="none"),
+        atomo.Encoder(code, memory="residual"),
+    )
+    calls: dict[str, Callable[[], object]] = {
         "codec": lambda: codec.encode(gradient, generator),
         "encode": lambda: atomo.encode(gradient, code, seed=1),
         "Encoder": lambda: plain.encode(gradient),
     }
     if feeds_back:
-        ways["encode, residual"] = lambda: atomo.encode([gradient], code, seed=1, memory=memory)
-        ways["Encoder, residual"] = lambda: kept.encode(gradient)
-    return ways
+        calls["encode, residual"] = lambda: atomo.encode([gradient], code, seed=1, memory=memory)
+        calls["Encoder, residual"] = lambda: with_residual.encode(gradient)
+    return calls
 
 
-def measure(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def measure(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Returns the median processor time of each call, seconds; the first two rounds do
     not count.
     """
     times = defaultdict[str, list[float]](list)
     for _ in range(rounds + 2):
-        for name, call in ways.items():
+        for name, call in calls.items():
             began = time.process_time()
             call()
             times[name].append(time.process_time() - began)
-    return {name: statistics.median(taken[2:]) for name, taken in times.items()}
+    return {name: statistics.median(seconds[2:]) for name, seconds in times.items()}
 
 
 def main() -> None:
@@ -59,12 +62,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     gradient = torch.randn(options.entries, generator=Generator().manual_seed(0))
-    room = torch.empty_like(gradient)
+    destination = torch.empty_like(gradient)
     for code in (code.strip() for code in options.codes.split(";")):
-        ways = {"copy": lambda: room.copy_(gradient), **ways_of(code, gradient)}
-        taken = measure(ways, options.rounds)
-        copy = taken.pop("copy")
-        print(f"{code}: " + ", ".join(f"{name} {s / copy:.1f}" for name, s in taken.items()),
+        calls = {"copy": lambda: destination.copy_(gradient), **calls_of(code, gradient)}
+        medians = measure(calls, options.rounds)
+        copy = medians.pop("copy")
+        print(f"{code}: " + ", ".join(f"{name} {s / copy:.1f}" for name, s in medians.items()),
               f"copies of {1e3 * copy:.1f} ms")  # fmt: skip
 
 

@@ -3,11 +3,12 @@
     python3 tools/virtual_cluster.py up --hosts 4 --rate 100mbit
     python benchmarks/exchange.py [HOOK ...]
 
-Each host holds a gradient of ResNet18 (11.17 M entries, 44.7 MB) from images of its own, which a
-backward pass of next to no work hands to DDP again and again. One row a hook: seconds from the
-begin of that pass to the averaged gradient, the median of some, beside the same pass without an
-exchange; seconds of processor time that it took this process; and how many times faster than the
-first hook it is. The hook `nothing` gives gradients back as they are: what DDP takes by itself.
+Each host has a gradient of ResNet18 (11.17 M entries, 44.7 MB) of its own images. A backward pass
+with little work gives this gradient to DDP in each step. There is one row for each hook: the median
+seconds from the start of the pass to the averaged gradient; the part of these seconds that the same
+pass without an exchange does not take; the seconds of processor time of a process; and the speed
+relative to the first hook. The hook `nothing` returns gradients without averaging, and shows the
+overhead of DDP.
 """
 
 import argparse
@@ -52,13 +53,13 @@ class Replay(nn.Module):
             self.register_parameter(f"p{place}", nn.Parameter(torch.zeros_like(gradient)))
 
     def forward(self) -> Tensor:
-        """Returns a loss with these gradients."""
+        """Returns a loss with the recorded gradients."""
         pairs = zip(self.parameters(), self._gradients, strict=True)
         return torch.stack([torch.dot(p.flatten(), g.flatten()) for p, g in pairs]).sum()
 
 
 def main() -> None:
-    """Starts a process on each host, or is one."""
+    """Starts a process on each host, or runs one of these processes."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("hooks", nargs="*", metavar="HOOK", default=HOOKS)
     parser.add_argument("--hosts", type=Path, default=Path("clusters/virtual/hosts_address"))
@@ -101,7 +102,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def seconds(work: object) -> float:
-    """Measures the seconds of an operation that all ranks begin together."""
+    """Measures the seconds of an operation that all ranks start at the same time."""
     dist.barrier()
     started = time.perf_counter()
     work()  # type: ignore[operator]
@@ -109,7 +110,7 @@ def seconds(work: object) -> float:
 
 
 def gradient_of(network: str, rank: int) -> dict[str, Tensor]:
-    """Returns the gradient of a fresh model at images of noise, other ones on each rank."""
+    """Returns the gradient of a new model for random images, different on each rank."""
     torch.manual_seed(0)
     model = build_model(network, (3, 32, 32), 10)
     torch.manual_seed(1 + rank)

@@ -1,11 +1,12 @@
-"""Comparison of `--fusion auto` with the other groupings of gradients, side by side in one run.
+"""Comparison of `--fusion auto` with the other groupings of gradients.
 
     python benchmarks/fusion.py [--hostfile clusters/virtual/hosts_address] [--code topk sgd ...]
 
-One run a way, one after the other, so that load that changes meets all of them: in each round every
-way trains for some steps, and the next round begins with another one. A row a codec: the median
-milliseconds of a step with each way, over all rounds and all but the first steps; the best other
-way; and auto's time over its.
+In each round, every grouping trains for several steps, one run after the other. The next round
+starts with another grouping, so that changes of the machine's load affect all groupings. There is
+one row for each codec: the median milliseconds of a step with each grouping, over all rounds and
+all steps except the first; the best other grouping; and the ratio of auto's time to that of the
+best.
 """
 
 import argparse
@@ -17,16 +18,16 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-WAYS: Final = ("auto", "layer", "one", "mergecomp", "bytes:4")
+GROUPINGS: Final = ("auto", "layer", "one", "mergecomp", "bytes:4")
 CODES: Final = ("topk(ratio=0.01)", "qsgd", "svd(rank=3)")
-WARM_UP: Final = 5  # steps of a run that are not counted
+WARM_UP: Final = 5  # first steps of a run, which do not count
 
 
 def main() -> None:
-    """Trains and prints."""
+    """Trains with each grouping, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--code", nargs="*", default=CODES)
-    parser.add_argument("--fusion", nargs="*", default=WAYS)
+    parser.add_argument("--fusion", nargs="*", default=GROUPINGS)
     parser.add_argument("--network", default="LeNet")
     parser.add_argument("--dataset", default="Digits")
     parser.add_argument("--comm-type", default="Allgather")
@@ -40,36 +41,39 @@ def main() -> None:
     print(" | ".join([*options.fusion, "best other", "auto / it"]), "|")
     print("|---" * (len(options.fusion) + 3) + "|", flush=True)
     for code in options.code:
-        medians = {way: statistics.median(times) for way, times in measured(options, code).items()}
-        others = {way: ms for way, ms in medians.items() if way != "auto"}
-        best = min(others, key=others.__getitem__, default="")
+        medians = {
+            grouping: statistics.median(times)
+            for grouping, times in measured(options, code).items()
+        }
+        alternatives = {grouping: ms for grouping, ms in medians.items() if grouping != "auto"}
+        best = min(alternatives, key=alternatives.__getitem__, default="")
         cells = [f"{ms:.1f}" for ms in medians.values()]
-        ratio = f"{medians['auto'] / others[best]:.2f}" if best and "auto" in medians else ""
+        ratio = f"{medians['auto'] / alternatives[best]:.2f}" if best and "auto" in medians else ""
         print(f"| {code} | {' | '.join(cells)} | {best} | {ratio} |", flush=True)
 
 
 def measured(options: argparse.Namespace, code: str) -> dict[str, list[float]]:
-    """Milliseconds of all steps that count, by the way."""
-    ways = [*options.fusion]
-    times: dict[str, list[float]] = {way: [] for way in ways}
+    """Returns the milliseconds of all steps that count, by grouping."""
+    groupings = [*options.fusion]
+    times: dict[str, list[float]] = {grouping: [] for grouping in groupings}
     for turn in range(options.rounds):
-        first = turn % len(ways)
-        for way in (*ways[first:], *ways[:first]):
-            times[way] += steps_ms(options, code, way)
+        first = turn % len(groupings)
+        for grouping in (*groupings[first:], *groupings[:first]):
+            times[grouping] += steps_ms(options, code, grouping)
     return times
 
 
-def steps_ms(options: argparse.Namespace, code: str, way: str) -> list[float]:
-    """Returns those of one run."""
+def steps_ms(options: argparse.Namespace, code: str, grouping: str) -> list[float]:
+    """Runs one job; returns the milliseconds of its steps."""
     with tempfile.TemporaryDirectory(dir=".") as folder:
         words = {
             "n": options.n, "network": options.network, "dataset": options.dataset,
             "comm-type": options.comm_type, "hostfile": options.hostfile,
             "batch-size": options.batch_size, "max-steps": options.steps, "code": code,
-            "fusion": way, "evaluator": "none", "eval-freq": 100_000, "train-dir": folder,
+            "fusion": grouping, "evaluator": "none", "eval-freq": 100_000, "train-dir": folder,
         }  # fmt: skip
-        if way == "auto":
-            words["auto-share"] = 1e6  # few steps stand for many
+        if grouping == "auto":
+            words["auto-share"] = 1e6  # no time limit: a few steps stand for a long run
         flags = [f"--{name}={value}" for name, value in words.items()]
         done = subprocess.run(
             [sys.executable, "-m", "atomo", "train", *flags],

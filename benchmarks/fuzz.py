@@ -1,13 +1,14 @@
-"""Feeds mutated frames to all that reads frames, which must refuse or take each of them.
+"""Feeds mutated frames to all readers of frames, which must decode or refuse each frame.
 
     python benchmarks/fuzz.py --frames 200000 --seed 1
 
-There are three sorts, as many of each unless --sorts says otherwise: frames of every codec with
-other `bytes`, and with other `structures` (see `structures.py`), for `atomo.decode`; and frames
-of a `training` step with other structures, for a master and a worker. Every mutant gets a checksum
-that matches, or else none would get past it. A mutant passes if decoding it returns tensors of the
-declared shapes, or raises FrameError; anything else (another exception, a crash, too much memory,
-more than a second of processor time) fails, and the mutant is written to a file.
+There are three kinds of mutants, in equal numbers; `--sorts` selects kinds. `bytes` changes bytes
+in frames of every codec, and `structures` changes their structure (see `structures.py`), both for
+`atomo.decode`. `training` changes the structure of the frames of a training step, for a master and
+a worker. Every mutant gets a valid checksum, since the checksum would reject all other mutants. A
+mutant passes if decoding returns tensors of the declared shapes or raises FrameError. All other
+results (another exception, a crash, too much memory, more than a second of processor time) are
+failures, and the script writes the mutant to a file.
 """
 
 import argparse
@@ -39,20 +40,20 @@ EDGES = (0, 1, 2, 127, 128, 254, 255)
 
 
 def seeds(specs: Sequence[str]) -> list[bytes]:
-    """Valid frames: each codec on a few tensors, with and without blosc."""
+    """Returns valid frames: each codec on several tensors, with and without blosc."""
     generator = Generator().manual_seed(0)
     tensors = [torch.randn(8, 6, generator=generator), torch.randn(5, generator=generator)]
     large = torch.randn(20, 40, generator=generator)
     return [
-        atomo.encode(given, spec, seed=1, compression=how)
+        atomo.encode(gradient, spec, seed=1, compression=compression)
         for spec in specs
-        for given in (tensors, large)
-        for how in (Compression(codec="none"), Compression())
+        for gradient in (tensors, large)
+        for compression in (Compression(codec="none"), Compression())
     ]
 
 
 def mutant(frame: bytes, chance: random.Random) -> bytes:
-    """Returns a damaged copy, with a checksum that matches."""
+    """Returns a mutated copy with a valid checksum."""
     data = bytearray(frame)
     for _ in range(chance.choice((1, 1, 2, 3, 8))):
         MUTATIONS[chance.randrange(len(MUTATIONS))](data, chance)
@@ -63,7 +64,7 @@ def mutant(frame: bytes, chance: random.Random) -> bytes:
 
 
 def flip(data: bytearray, chance: random.Random) -> None:
-    """Changes one bit."""
+    """Flips one bit."""
     if data:
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
 
@@ -76,18 +77,18 @@ def edge(data: bytearray, chance: random.Random) -> None:
 
 
 def cut(data: bytearray, chance: random.Random) -> None:
-    """The end goes missing."""
+    """Truncates the frame."""
     del data[chance.randrange(len(data) + 1) :]
 
 
 def grow(data: bytearray, chance: random.Random) -> None:
-    """Bytes appear."""
+    """Inserts bytes."""
     place = chance.randrange(len(data) + 1)
     data[place:place] = chance.randbytes(chance.randrange(1, 9))
 
 
 def word(data: bytearray, chance: random.Random) -> None:
-    """Four bytes become a number of any size."""
+    """Overwrites four bytes with a random number."""
     if len(data) >= 4:
         place = chance.randrange(len(data) - 3)
         struct.pack_into("<I", data, place, chance.getrandbits(chance.choice((4, 8, 16, 31, 32))))
@@ -97,15 +98,15 @@ MUTATIONS = (flip, flip, edge, edge, cut, grow, word)
 
 
 def decoded(data: bytes) -> str:
-    """Checks a decoded payload; empty: it is right."""
-    found = atomo.decode(data, most_entries=MOST_ENTRIES, most_bytes=MOST_BYTES)
-    tensors: list[Tensor] = [found] if isinstance(found, Tensor) else found
+    """Decodes a frame; returns a problem, or an empty string."""
+    result = atomo.decode(data, most_entries=MOST_ENTRIES, most_bytes=MOST_BYTES)
+    tensors: list[Tensor] = [result] if isinstance(result, Tensor) else result
     entries = sum(tensor.numel() for tensor in tensors)
     return "more entries than allowed" if entries > MOST_ENTRIES else ""
 
 
 def check(data: bytes, take: Callable[[bytes], str]) -> str:
-    """Checks the treatment of `data`; empty: it is right."""
+    """Passes `data` to a reader; returns a problem, or an empty string."""
     started = time.process_time()
     try:
         wrong = take(data)
@@ -117,35 +118,35 @@ def check(data: bytes, take: Callable[[bytes], str]) -> str:
     return f"took {seconds:.1f} s" if seconds > MOST_SECONDS else wrong
 
 
-Sort = tuple[Callable[[random.Random], bytes], Callable[[bytes], str]]
+Kind = tuple[Callable[[random.Random], bytes], Callable[[bytes], str]]
 
 
-def other_bytes(specs: Sequence[str]) -> Sort:
-    """Returns the maker of such a mutant, and its receiver."""
+def other_bytes(specs: Sequence[str]) -> Kind:
+    """Returns a function that mutates bytes of frames, and a reader for its mutants."""
     originals = seeds(specs)
     return lambda chance: mutant(chance.choice(originals), chance), decoded
 
 
-def other_structures(specs: Sequence[str]) -> Sort:
-    """Returns structurally changed frames for the decoder of unknown frames."""
+def other_structures(specs: Sequence[str]) -> Kind:
+    """Returns a function that changes the structure of frames, and a reader for its mutants."""
     return restructured(seeds([*specs, *NESTED])), decoded
 
 
-def other_training(specs: Sequence[str]) -> Sort:
-    """Returns structurally changed frames for the roles of a training step."""
+def other_training(specs: Sequence[str]) -> Kind:
+    """Returns a function that changes frames of a training step, and the roles that read them."""
     roles, frames = make_roles([*specs, *NESTED[:2]])
     return restructured(frames), roles.take
 
 
 def restructured(frames: Sequence[bytes]) -> Callable[[random.Random], bytes]:
-    """Makes frames of the parts of these."""
+    """Returns a function that combines the parts of these frames to new frames."""
     parts = [structures.take_apart(frame) for frame in frames]
     if [structures.join(part) for part in parts] != [*frames]:
-        raise AssertionError("a valid frame is another once it is apart and together again")
+        raise AssertionError("a valid frame differs after take_apart and join")
     return lambda chance: structures.mutant(chance.choice(parts), chance.choice(parts), chance)
 
 
-SORTS: dict[str, Callable[[Sequence[str]], Sort]] = {
+KINDS: dict[str, Callable[[Sequence[str]], Kind]] = {
     "bytes": other_bytes, "structures": other_structures, "training": other_training,
 }  # fmt: skip
 
@@ -153,23 +154,25 @@ SORTS: dict[str, Callable[[Sequence[str]], Sort]] = {
 def failures(
     frames: int, seed: int, specs: Sequence[str], sorts: Sequence[str]
 ) -> Iterator[tuple[bytes, str]]:
-    """Yields the mutants that were taken wrongly, out of `frames`."""
-    chance, ways = random.Random(seed), [SORTS[name](specs) for name in sorts]
+    """Yields the mutants with a problem among `frames` mutants, and the problem."""
+    chance, chosen = random.Random(seed), [KINDS[name](specs) for name in sorts]
     for number in range(frames):
-        make, take = ways[number % len(ways)]
+        make, take = chosen[number % len(chosen)]
         data = make(chance)
         if wrong := check(data, take):
             yield data, wrong
 
 
 def main() -> int:
-    """Runs the fuzzer; 1 if anything failed."""
+    """Runs the fuzzer; returns 1 if any mutant failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--frames", type=int, default=200_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--code", nargs="*", default=list(CODECS))
-    parser.add_argument("--sorts", nargs="+", choices=SORTS, default=list(SORTS))
-    parser.add_argument("--memory-mb", type=int, default=4096, help="address space beyond today's")
+    parser.add_argument("--sorts", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument(
+        "--memory-mb", type=int, default=4096, help="address space in addition to that at the start"
+    )
     options = parser.parse_args()
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limit = used + options.memory_mb * 2**20

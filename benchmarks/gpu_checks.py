@@ -28,7 +28,7 @@ LOW = select.bits_of(3.3)  # about 0.1 % of normal entries are above
 
 
 def normal(entries: int, seed: int) -> Tensor:
-    """Entries of a gradient."""
+    """Returns normal entries of a gradient."""
     return torch.randn(entries, generator=Generator().manual_seed(seed))
 
 
@@ -36,54 +36,56 @@ def few(entries: int, share: float) -> int:
     return max(1, int(entries * share))
 
 
-def check_signs(kept: Tensor, gradient: Tensor, device: str) -> None:
-    """Raises AssertionError where Triton's results are not numba's; so do the others."""
-    there, kept = kept.to(device, copy=True), kept.clone()
-    words, *sums = cpu.add_pack_sum(kept, gradient)
-    found, *others = cuda.add_pack_sum(there, gradient.to(device))
-    assert found.cpu().equal(words), "the words differ"
-    assert there.cpu().equal(kept), "the sums of the entries differ"
-    torch.testing.assert_close(others, sums, rtol=1e-9, atol=1e-6)
-    cpu.add_signs(words, -0.5, 0.5, kept)
-    cuda.add_signs(found, -0.5, 0.5, there)
-    assert there.cpu().equal(kept), "what is kept differs"
+def check_signs(residual: Tensor, gradient: Tensor, device: str) -> None:
+    """Compares sign kernels; raises AssertionError if Triton's results differ from numba's."""
+    device_residual, residual = residual.to(device, copy=True), residual.clone()
+    words, *sums = cpu.add_pack_sum(residual, gradient)
+    packed, *device_sums = cuda.add_pack_sum(device_residual, gradient.to(device))
+    assert packed.cpu().equal(words), "the words differ"
+    assert device_residual.cpu().equal(residual), "the sums of the entries differ"
+    torch.testing.assert_close(device_sums, sums, rtol=1e-9, atol=1e-6)
+    cpu.add_signs(words, -0.5, 0.5, residual)
+    cuda.add_signs(packed, -0.5, 0.5, device_residual)
+    assert device_residual.cpu().equal(residual), "the residuals differ"
 
 
 def check_levels(values: Tensor, device: str) -> None:
     norms = torch.empty(-(-len(values) // COLUMNS))
     packed = numba_levels.quantise(values, norms, COLUMNS, EUCLIDEAN, MOST, FORM, SEED)
     arguments = values.to(device), norms.to(device), COLUMNS, GIVEN, MOST, FORM, SEED
-    found = triton_levels.quantise(*arguments)
+    device_packed = triton_levels.quantise(*arguments)
     assert packed is not None
-    assert found is not None
-    assert found[0].cpu().equal(packed[0]), "the levels differ"
-    assert found[1].cpu().equal(packed[1]), "the levels that escape differ"
+    assert device_packed is not None
+    assert device_packed[0].cpu().equal(packed[0]), "the levels differ"
+    assert device_packed[1].cpu().equal(packed[1]), "the levels that escape differ"
 
 
 def check_powers(values: Tensor, device: str) -> None:
     symbols, words, largest = numba_powers.pack_powers(values, SEED)
-    there, signs, most = triton_powers.pack_powers(values.to(device), SEED)
-    assert there.cpu().equal(symbols), "the exponents differ"
+    device_symbols, signs, device_largest = triton_powers.pack_powers(values.to(device), SEED)
+    assert device_symbols.cpu().equal(symbols), "the exponents differ"
     assert signs.cpu().equal(words), "the signs of the powers differ"
-    assert most == largest, "the largest magnitudes differ"
+    assert device_largest == largest, "the largest magnitudes differ"
 
 
 def check_momentum(values: Tensor, added: Tensor, device: str) -> None:
-    here = values.clone(), added.clone()
-    there = [one.to(device, copy=True) for one in here]
-    expected = numba_momentum.grow_above(*here, values, 0.9, False, LOW)
-    found = triton_momentum.grow_above(there[0], there[1], values.to(device), 0.9, False, LOW)
-    for one, other in zip((*there, *found), (*here, *expected), strict=True):
-        assert one.cpu().equal(other), "momentum or what is above differs"
+    on_host = values.clone(), added.clone()
+    on_device = [tensor.to(device, copy=True) for tensor in on_host]
+    expected = numba_momentum.grow_above(*on_host, values, 0.9, False, LOW)
+    selected = triton_momentum.grow_above(
+        on_device[0], on_device[1], values.to(device), 0.9, False, LOW
+    )
+    for tensor, expected_tensor in zip((*on_device, *selected), (*on_host, *expected), strict=True):
+        assert tensor.cpu().equal(expected_tensor), "momentum or the selected entries differ"
 
 
 def check_selection(values: Tensor, added: Tensor, device: str) -> None:
     k = few(len(values), 0.001)
-    there = values.to(device, copy=True)
-    indices, found = triton_select.largest(there, added.to(device), k)
+    device_values = values.to(device, copy=True)
+    indices, device_entries = triton_select.largest(device_values, added.to(device), k)
     expected, entries = numba_select.largest(values.clone(), added, k)
     assert indices.cpu().equal(expected), "the largest entries differ"
-    assert found.cpu().equal(entries), "the values of the largest entries differ"
+    assert device_entries.cpu().equal(entries), "the values of the largest entries differ"
     packed = triton_rice.pack(indices, rice.most_bytes(len(values), k))
     assert packed.equal(rice.encode(expected, len(values))), "the codes of the indices differ"
 
@@ -98,19 +100,19 @@ def check_frames(values: Tensor, device: str) -> None:
 
 
 def checked(entries: int, device: str) -> bool:
-    """True if Triton's results are numba's; says where they are not."""
-    kept, gradient = normal(entries, 1), normal(entries, 2)
+    """True if Triton's results equal numba's; prints the differences."""
+    residual, gradient = normal(entries, 1), normal(entries, 2)
     checks: list[Callable[[], None]] = [
-        lambda: check_signs(kept, gradient, device),
+        lambda: check_signs(residual, gradient, device),
         lambda: check_levels(gradient, device),
         lambda: check_powers(gradient, device),
-        lambda: check_momentum(kept, gradient, device),
-        lambda: check_selection(kept, gradient, device),
+        lambda: check_momentum(residual, gradient, device),
+        lambda: check_selection(residual, gradient, device),
         lambda: check_frames(gradient, device),
         lambda: check_codes(gradient, device),
     ]
-    found = [holds(check) for check in checks]
-    return all(found)
+    results = [holds(check) for check in checks]
+    return all(results)
 
 
 def holds(check: Callable[[], None]) -> bool:

@@ -1,4 +1,4 @@
-"""Codes of `gpu.py`: Huffman codes of levels, compared with the CPU's and timed with them."""
+"""Codes of `gpu.py`: Huffman codes of levels, compared with the CPU's and timed."""
 
 from collections.abc import Callable
 
@@ -13,16 +13,16 @@ from atomo.kernels.quantise import cpu as numba_levels
 __all__ = ["check_codes", "code_rows"]
 
 SEED = 11
-LEVELS = ((FORMS[0], 1), (FORMS[1], 7))  # trits, nearly all of them 0, and 4-bit levels
+LEVELS = ((FORMS[0], 1), (FORMS[1], 7))  # trits, nearly all 0, and 4-bit levels
 
 
 def packed(values: Tensor, number: int) -> Tensor:
-    """Levels as bytes, on the CPU."""
-    form, most = LEVELS[number]
+    """Returns levels as bytes, on the CPU."""
+    form, highest = LEVELS[number]
     norms = values.new_empty(-(-len(values) // COLUMNS))
-    found = numba_levels.quantise(values, norms, COLUMNS, EUCLIDEAN, most, form, SEED)
-    assert found is not None
-    symbols: Tensor = found[0]
+    quantised = numba_levels.quantise(values, norms, COLUMNS, EUCLIDEAN, highest, form, SEED)
+    assert quantised is not None
+    symbols: Tensor = quantised[0]
     return symbols
 
 
@@ -31,24 +31,22 @@ def check_codes(values: Tensor, device: str) -> None:
     for number, (form, _) in enumerate(LEVELS):
         symbols, trits = packed(values, number), form.base == 3
         words = numba_entropy.compress(symbols, True, trits)
-        found = triton_entropy.compress(symbols.to(device), True, trits)
-        assert found.cpu().equal(words), "the codes of the levels differ"
+        device_words = triton_entropy.compress(symbols.to(device), True, trits)
+        assert device_words.cpu().equal(words), "the codes of the levels differ"
         (read,) = triton_entropy.decompress_all([words], len(symbols), torch.device(device))
-        assert read.cpu().equal(symbols), "codes are not read as what they stand for"
+        assert read.cpu().equal(symbols), "the codes do not decode to the levels"
 
 
 def code_rows(values: Tensor, device: str) -> list[tuple[str, float, Callable[[], object]]]:
-    """Yields the cases to time, and the fewest bytes an entry: of 4-bit levels of so
-    many entries.
-    """
-    here, where = packed(values, 1), torch.device(device)
+    """Returns the cases to time, for 4-bit levels: name, minimum bytes for each entry, function."""
+    here, target = packed(values, 1), torch.device(device)
     symbols, words = here.to(device), numba_entropy.compress(here, True, False)
     share, coded = len(here) / len(values), 4 * len(words) / len(here)
     return [
         ("triton: levels coded", share * (3 + 2 * coded),
          lambda: triton_entropy.compress(symbols, True, False)),
         ("triton: codes read", share * (1 + 3 * coded),
-         lambda: triton_entropy.decompress_all([words], len(here), where)),
+         lambda: triton_entropy.decompress_all([words], len(here), target)),
         ("the CPU: levels coded", 0.0, lambda: numba_entropy.compress(here, True, False)),
         ("the CPU: codes read", 0.0, lambda: numba_entropy.decompress(words, len(here))),
     ]  # fmt: skip

@@ -1,8 +1,7 @@
-"""Measurements of `gpu.py` besides kernels: the layers of a network, and whole steps of its
-training.
+"""Measurements of `gpu.py` on networks: all layers of a network, and whole training steps.
 
-A world of one over NCCL: what a hook costs above plain DistributedDataParallel, with nothing to
-send. Without a GPU a small network takes the same way over gloo.
+The process group has one rank over NCCL: the times show the cost of a hook beyond plain
+DistributedDataParallel, without communication. Without a GPU a small network runs over gloo.
 """
 
 import tempfile
@@ -25,7 +24,7 @@ PLAIN = "step: plain DDP"
 
 
 def network(device: str) -> nn.Module:
-    """ResNet50 on a GPU, else something small."""
+    """Returns ResNet50 on a GPU, or a small network on a CPU."""
     if device == "cpu":
         return nn.Sequential(nn.Flatten(), nn.Linear(48, 64), nn.ReLU(), nn.Linear(64, 10))
     from torchvision.models import resnet50
@@ -34,36 +33,37 @@ def network(device: str) -> nn.Module:
 
 
 def layers(device: str) -> list[Tensor]:
-    """Returns a gradient of each layer that has more than one dimension."""
+    """Returns a random gradient of each layer with more than one dimension."""
     generator = Generator().manual_seed(3)
     sizes = [part.shape for part in network(device).parameters() if part.ndim > 1]
     return [torch.randn(size, generator=generator).to(device) for size in sizes]
 
 
 def spectral(gradients: list[Tensor]) -> Callable[[], object]:
-    """Encodes all layers in one call, as a worker encodes the layers of a bucket."""
+    """Returns a function that encodes all layers in one call, as for the layers of a bucket."""
     codec = make_codec("svd(rank=3)")
     generators = [Generator().manual_seed(place) for place in range(len(gradients))]
     return lambda: [*codec.encode_all(gradients, generators)]
 
 
 def spectral_alone(gradients: list[Tensor]) -> Callable[[], object]:
-    """Encodes each of them."""
+    """Returns a function that encodes each layer in a call of its own."""
     codec = make_codec("svd(rank=3)")
     generator = Generator().manual_seed(1)
     return lambda: [codec.encode(gradient, generator) for gradient in gradients]
 
 
 def power_iteration(gradients: list[Tensor]) -> Callable[[], object]:
-    """Computes PowerSGD's step for each matrix: two products and an orthonormal basis."""
+    """Returns a PowerSGD step for each matrix: two products and an orthonormal basis."""
     matrices = [gradient.flatten(1) for gradient in gradients]
-    starts = [torch.randn(one.shape[1], RANK, device=one.device) for one in matrices]
+    starts = [torch.randn(matrix.shape[1], RANK, device=matrix.device) for matrix in matrices]
 
     def run() -> list[Tensor]:
         bases = [
-            torch.linalg.qr(one @ start).Q for one, start in zip(matrices, starts, strict=True)
+            torch.linalg.qr(matrix @ start).Q
+            for matrix, start in zip(matrices, starts, strict=True)
         ]
-        return [one.T @ basis for one, basis in zip(matrices, bases, strict=True)]
+        return [matrix.T @ basis for matrix, basis in zip(matrices, bases, strict=True)]
 
     return run
 
@@ -95,7 +95,7 @@ def power(ddp: DistributedDataParallel) -> None:
 
 
 def step(device: str, hook: Callable[[DistributedDataParallel], Any]) -> Callable[[], object]:
-    """Forward, backward and an update."""
+    """Returns a function that runs a forward pass, a backward pass and an update."""
     ddp = DistributedDataParallel(network(device))
     hook(ddp)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)

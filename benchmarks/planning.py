@@ -1,12 +1,13 @@
-"""Time to plan the grouping of gradients into messages, and the distance of plans from a bound.
+"""Time to plan the grouping of gradients into messages, and distance of the plans from a bound.
 
     python benchmarks/planning.py
 
-The first rows are ResNet50's 161 gradients, with passes and codecs measured on this machine, among
-16 workers on links of 1 Gbit/s. The others are flows that are drawn: encoding, sending and decoding
-all matter in them, in all proportions, and messages cost little or much beside, which leaves more
-ways open than codecs do. Milliseconds are of a processor, in a process that has planned before;
-`off` is how much later than a lower bound of all partitions everything is decoded.
+The first rows plan the 161 gradients of ResNet50, with passes and codecs measured on this machine,
+for 16 workers on links of 1 Gbit/s. The other rows plan random flows: encoding, sending and
+decoding take random shares of the time, with low or high costs for each message, so that more
+groupings are close to the optimum than with real codecs. Milliseconds are processor time, without
+compilation. `off` is the relative distance of the time of a plan from a lower bound of all
+partitions.
 """
 
 import argparse
@@ -28,19 +29,19 @@ from atomo.planning.prediction import flow_of
 
 CODES: Final = ("sgd", "topk(ratio=0.01)", "qsgd", "svd(rank=3)")
 SLOWING: Final = (0.0, 0.3, 1.0)
-SCALES: Final = (0.3, 0.7, 1.0, 3.0)  # of costs, over a gap between two gradients
+SCALES: Final = (0.3, 0.7, 1.0, 3.0)  # of costs, relative to the mean time between two gradients
 MESSAGES: Final = (0.05, 0.5, 5.0)  # of one message, in the same unit
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures the planning, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--network", default="ResNet50")
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--tensors", type=int, nargs="*", default=(161, 600))
     options = parser.parse_args()
-    best_partition(drawn(0, 3, 1.0, 1.0, 1.0))  # which compiles
+    best_partition(drawn(0, 3, 1.0, 1.0, 1.0))  # compiles the planner
     print("| flow | tensors | plans | median, ms | slowest, ms | off, median | off, most |")
     print("|---|---|---|---|---|---|---|")
     for code, flow in measured(options.network, options.image_size):
@@ -48,7 +49,7 @@ def main() -> None:
     for tensors, slowing in product(options.tensors, SLOWING):
         seeds = range(options.seeds)
         cases = product(seeds, SCALES, MESSAGES)
-        flows = (drawn(seed, tensors, slowing, *rest) for seed, *rest in cases)
+        flows = (drawn(seed, tensors, slowing, *scales) for seed, *scales in cases)
         show(f"drawn, slowing {slowing:g}", flows)
 
 
@@ -63,17 +64,17 @@ def measured(network: str, image_size: int) -> Iterator[tuple[str, Flow]]:
 
 
 def drawn(seed: int, tensors: int, slowing: float, scale: float, message: float) -> Flow:
-    """Returns one in which all three machines may matter."""
+    """Returns a random flow, limited by encoding, sending or decoding."""
     draws = np.random.default_rng(seed)
     sizes = draws.exponential(scale, (tensors, 1)) * draws.exponential(1, (tensors, 3))
     ready = np.cumsum(draws.exponential(1, tensors))
     beside = Times(*draws.exponential(message, 3).tolist())
-    each = tuple(Times(*row) for row in sizes.tolist())
-    return Flow(tuple(ready.tolist()), each, beside, slowing)
+    times = tuple(Times(*row) for row in sizes.tolist())
+    return Flow(tuple(ready.tolist()), times, beside, slowing)
 
 
 def show(name: str, flows: Iterable[Flow]) -> None:
-    """A row."""
+    """Plans the flows, and prints a row."""
     times, off = [], []
     for flow in flows:
         started = time.thread_time()

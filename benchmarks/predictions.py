@@ -1,12 +1,12 @@
-"""The error of the cost model: predicted and measured steps, cell by cell.
+"""Error of the cost model: predicted and measured steps of many cells.
 
     python3 tools/virtual_cluster.py up --hosts 3
     python benchmarks/predictions.py --quick --out runs/predictions
 
-A cell is a network, a rate of the links, a codec and a communicator. For each rate one job of three
-ranks, each on a host of its own, probes itself as `atomo explain --probe` does, and then takes a
-few real steps of each cell. Results in `--out` are kept, so the same command continues an
-interrupted run; `--table` prints the results.
+A cell is a network, a rate of the links, a codec and a communicator. For each rate, a job of three
+ranks on three hosts probes itself like `atomo explain --probe`, and then takes a few real steps of
+each cell. `--out` stores the results, so that the same command resumes an interrupted run;
+`--table` prints the results.
 """
 
 import argparse
@@ -58,12 +58,18 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--hosts", type=Path, default=Path("clusters/virtual/hosts_address"))
     parser.add_argument("--out", type=Path, default=Path("runs/predictions"))
-    parser.add_argument("--quick", action="store_true", help="few codecs, and no long steps")
+    parser.add_argument("--quick", action="store_true", help="few codecs, and only short steps")
     parser.add_argument("--rates", nargs="+", default=RATES, choices=RATES)
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
     parser.add_argument("--codes", nargs="+")
-    parser.add_argument("--longest", type=float, help="seconds of a predicted step that is taken")
-    parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument(
+        "--longest",
+        type=float,
+        help="maximum predicted seconds of a step; longer steps are left out",
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="print the stored results without measuring"
+    )
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
     options.codes = options.codes or (QUICK if options.quick else [*CODECS])
@@ -86,25 +92,25 @@ def measure(options: argparse.Namespace, hosts: list[str], rate: str) -> None:
 
 
 def errors(rows: list[dict[str, Any]]) -> list[float]:
-    """Computes the error of each prediction, as a share of the measured time."""
+    """Computes the error of each prediction, relative to the measured time."""
     return [abs(row["predicted_s"] / row["measured_s"] - 1) for row in rows]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the figures of all cells."""
-    found = sorted(errors(rows))
+    """Returns the statistics of the errors of cells."""
+    ordered = sorted(errors(rows))
     return {
         "cells": len(rows),
-        "median": statistics.median(found),
-        "p90": found[math.ceil(0.9 * (len(found) - 1))],
-        "worst": found[-1],
-        "within_10": sum(one <= 0.10 for one in found) / len(found),
-        "within_25": sum(one <= 0.25 for one in found) / len(found),
+        "median": statistics.median(ordered),
+        "p90": ordered[math.ceil(0.9 * (len(ordered) - 1))],
+        "worst": ordered[-1],
+        "within_10": sum(error <= 0.10 for error in ordered) / len(ordered),
+        "within_25": sum(error <= 0.25 for error in ordered) / len(ordered),
     }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Returns one row a cell, and the figures of groups of cells."""
+    """Returns a row for each cell, and the errors of groups of cells."""
     lines = ["| network | link | --code | --comm-type | predicted, ms | measured, ms | error |",
              "|---|---|---|---|---|---|---|"]  # fmt: skip
     for row in rows:
@@ -122,21 +128,22 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def line(name: str, rows: list[dict[str, Any]]) -> str:
-    """Returns the errors of a group."""
-    one = summary(rows)
-    return f"| {name} | {len(rows)} | {one['median']:.1%} | {one['p90']:.1%} | {one['worst']:.1%} |"
+    """Returns the row of a group of cells."""
+    figures = summary(rows)
+    shares = " | ".join(f"{figures[key]:.1%}" for key in ("median", "p90", "worst"))
+    return f"| {name} | {len(rows)} | {shares} |"
 
 
 def draw(path: str, rows: list[dict[str, Any]]) -> None:
-    """Predicted over measured, a point a cell."""
+    """Draws predicted over measured times, one point for each cell."""
     pyplot = pyplot_for(path)
     figure, axes = pyplot.subplots(figsize=(7, 7))
     for rate in dict.fromkeys(row["rate"] for row in rows):
         for comm_type, marker in ((PARAMETER_SERVER, "o"), ("Allgather", "s"), ("Allreduce", "^")):
-            mine = [r for r in rows if (r["rate"], r["comm_type"]) == (rate, comm_type)]
+            points = [r for r in rows if (r["rate"], r["comm_type"]) == (rate, comm_type)]
             axes.scatter(
-                [1e3 * row["measured_s"] for row in mine],
-                [1e3 * row["predicted_s"] for row in mine],
+                [1e3 * row["measured_s"] for row in points],
+                [1e3 * row["predicted_s"] for row in points],
                 marker=marker,
                 s=18,
                 color=f"C{RATES.index(rate)}",

@@ -1,6 +1,7 @@
-"""One rank of `predictions.py`: probes the job that it is in, then predicts and measures cells.
+"""One rank of `predictions.py`: probes its job, then predicts and measures cells.
 
-All ranks compute every prediction alike, and take as many steps; rank 0 writes a line a cell.
+All ranks compute the same predictions, and take the same number of steps; rank 0 writes a line for
+each cell.
 """
 
 import argparse
@@ -43,7 +44,7 @@ from atomo.training.loop.worker import Worker
 from atomo.training.plans.job_probe import JobDryRun
 from atomo.transports import Transport, connect
 
-# Images that need no download, and few of them, so that passes do not hide the exchange.
+# Data without a download, and small batches, so that passes do not hide the exchange.
 WORK: Final[Mapping[str, Mapping[str, Any]]] = {
     "LeNet": {"dataset": "Digits", "batch_size": 32},
     "ResNet20": {"dataset": "Noise", "image_size": 32, "batch_size": 8},
@@ -51,10 +52,10 @@ WORK: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 LAYER: Final = "layer"
 CPU: Final = torch.device("cpu")
-WARM_UP: Final = 2  # steps that are not timed
-LEAST, MOST = 3, 15  # steps that are
+WARM_UP: Final = 2  # steps without timing
+LEAST, MOST = 3, 15  # steps with timing
 TIMEOUT_S: Final = 900.0
-PROBED: Final = 6  # passes
+PROBED: Final = 6  # passes of a probe
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Cell:
 
 
 def main() -> None:
-    """Measures every cell that the folder does not have yet."""
+    """Measures every cell without a result in the folder."""
     options = parse()
     transport = connect("mpi")
     keep_freed_memory()
@@ -93,7 +94,7 @@ def parse() -> argparse.Namespace:
 
 
 class Rank:
-    """This process."""
+    """One rank of the measuring job."""
 
     def __init__(self, options: argparse.Namespace, transport: Transport) -> None:
         self._options, self._transport = options, transport
@@ -109,7 +110,7 @@ class Rank:
         self._timer.barrier()  # no rank writes before all have read
 
     def measure(self, network: str) -> None:
-        """All cells of a network."""
+        """Measures all missing cells of a network."""
         missing = [cell for cell in self._cells(network) if cell not in self._done]
         for comm_types in ((PARAMETER_SERVER,), ("Allgather", "Allreduce")):
             cells = [cell for cell in missing if cell.comm_type in comm_types]
@@ -149,15 +150,15 @@ class Rank:
         self._write(cell, predicted, times[WARM_UP:], scenario, costs, parts, down)
 
     def _costs(self, cell: Cell, settings: Settings, profile: Profile) -> Costs:
-        """Measured once for all rates of the links."""
+        """Measures the costs of a cell once for all rates of the links, and stores them."""
         file = self._coded / f"{cell.network} {cell.code} {stored_name(cell.comm_type)}.json"
         if file.exists():
             return costs_from(json.loads(file.read_text()), len(profile.sizes))
-        found = self._measure_costs(cell, settings, profile)
+        costs = self._measure_costs(cell, settings, profile)
         if self._transport.rank == 0:
             file.parent.mkdir(exist_ok=True)
-            file.write_text(json.dumps(asdict(found)))
-        return found
+            file.write_text(json.dumps(asdict(costs)))
+        return costs
 
     def _measure_costs(self, cell: Cell, settings: Settings, profile: Profile) -> Costs:
         master = has_master(cell.comm_type)
@@ -207,40 +208,42 @@ class Rank:
             f"{predicted.step_s / measured_s - 1:+.0%}"
         )
 
-    def _say(self, what: object) -> None:
+    def _say(self, message: object) -> None:
         if self._transport.rank == 0:
-            print(what, flush=True)
+            print(message, flush=True)
 
 
-def settings_of(cell: Cell, ranks: int, **other: Any) -> Settings:
-    """A run of a cell."""
-    given = {
+def settings_of(cell: Cell, ranks: int, **overrides: Any) -> Settings:
+    """Returns the settings of a run of a cell."""
+    defaults = {
         "n": ranks, "network": cell.network, "code": cell.code, "comm_type": cell.comm_type,
         "threads": 1, "timeout": TIMEOUT_S, "lr": 1e-4, "evaluator": "none", "train_dir": "unused",
         "resume": "never",
     }  # fmt: skip
-    return canonical_settings(Settings(**{**given, **WORK[cell.network], **other}))
+    return canonical_settings(Settings(**{**defaults, **WORK[cell.network], **overrides}))
 
 
 def replicate(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
-    """Seconds of each step without a master."""
+    """Trains without a master; returns the seconds of each step, and the medians of its parts."""
     replica = TrainingReplica(job, transport, CPU)
-    taken = [replica.take_step() for _ in range(job.last_step)]
-    reports = [one.report for one in taken[WARM_UP:]]
-    mine = [one.exchanged.reports[transport.rank] for one in taken[WARM_UP:]]
+    results = [replica.take_step() for _ in range(job.last_step)]
+    reports = [result.report for result in results[WARM_UP:]]
+    own_reports = [result.exchanged.reports[transport.rank] for result in results[WARM_UP:]]
     parts = {
-        "compute_s": statistics.median(one.compute_s for one in reports),
-        "encode_s": statistics.median(one.encode_s for one in mine),
-        "wait_s": statistics.median(one.wait_s for one in mine),
-        "decode_s": statistics.median(one.exchanged.decode_s for one in taken[WARM_UP:]),
-        "exchange_s": statistics.median(one.exchanged.exchange_s for one in taken[WARM_UP:]),
-        "update_s": statistics.median(one.update_s for one in taken[WARM_UP:]),
+        "compute_s": statistics.median(result.compute_s for result in reports),
+        "encode_s": statistics.median(result.encode_s for result in own_reports),
+        "wait_s": statistics.median(result.wait_s for result in own_reports),
+        "decode_s": statistics.median(result.exchanged.decode_s for result in results[WARM_UP:]),
+        "exchange_s": statistics.median(
+            result.exchanged.exchange_s for result in results[WARM_UP:]
+        ),
+        "update_s": statistics.median(result.update_s for result in results[WARM_UP:]),
     }
-    return [one.step_s for one in taken], parts
+    return [result.step_s for result in results], parts
 
 
 def serve(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
-    """Seconds of each step with a master; of a worker, none."""
+    """Trains with a master; returns the figures of `replicate` on the master, none on a worker."""
     if transport.rank:
         Worker(job, transport, CPU).run()
         return [], {}
@@ -248,19 +251,19 @@ def serve(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]
 
 
 def lead(job: Job, transport: Transport) -> tuple[list[float], dict[str, float]]:
-    """Returns the master's steps, without its folder."""
+    """Runs the master without a folder; returns the seconds of each step, and of its parts."""
     stepper = MasterStepper(job, transport, CPU, trial=True)
     stepper.server.check_initial_weights(stepper.weights.flat)
-    led = [stepper.take_step(1 + step) for step in range(job.last_step)]
+    results = [stepper.take_step(1 + step) for step in range(job.last_step)]
     stepper.server.stop()
-    counted = [one for step in led[WARM_UP:] for one in step.reports.values()]
+    reports = [result for step in results[WARM_UP:] for result in step.reports.values()]
     parts = {
-        name: statistics.median(getattr(one, name) for one in counted)
+        name: statistics.median(getattr(result, name) for result in reports)
         for name in ("compute_s", "encode_s", "send_s", "wait_s", "follow_s")
     }
-    parts["decode_s"] = statistics.mean(one.decode_s for one in led[WARM_UP:])
-    parts["update_s"] = statistics.median(one.update_s for one in led[WARM_UP:])
-    return [one.step_s for one in led], parts
+    parts["decode_s"] = statistics.mean(result.decode_s for result in results[WARM_UP:])
+    parts["update_s"] = statistics.median(result.update_s for result in results[WARM_UP:])
+    return [result.step_s for result in results], parts
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Teaches a small Vision Transformer five classes of CIFAR-10, and writes it as published ones are.
+"""Trains a small Vision Transformer on five classes of CIFAR-10, and writes its weights in the
+published format.
 
 python benchmarks/pretrain_vit.py --data-dir data vit.npz
 PYTHONPATH=benchmarks atomo train --network pretrain_vit:network --weights vit.npz --dataset Cifar10
 
-It sees images of 24 pixels, cut out of those of 32, so what is fine-tuned on whole images needs its
-position embeddings resized (3x3 to 4x4 patches) and a new head (5 to 10 classes).
+The model is trained on crops of 24 pixels of images of 32 pixels. Fine-tuning on whole images must
+resize its position embeddings (3x3 to 4x4 patches) and replace its head (5 to 10 classes).
 """
 
 import argparse
@@ -23,9 +24,9 @@ from atomo.workloads.datasets.arrays import ArraySplit
 from atomo.workloads.models.vit import VitSize, vit
 
 SIZE: Final = VitSize(width=96, layers=4, heads=3, hidden=192, patch=8)
-EDGE: Final = 4  # pixels cut off each side; the augmentation has shifted the image by as many
+EDGE: Final = 4  # pixels cut off each side; the augmentation shifts images by up to as many
 BATCH: Final = 128
-# Published keys, by ours.
+# Published keys by the names of this model.
 KEYS: Final = {
     "cls_token": "cls",
     "pos_embed": "Transformer/posembed_input/pos_embedding",
@@ -45,7 +46,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--classes", type=int, default=5, help="the first so many, in their order")
+    parser.add_argument(
+        "--classes", type=int, default=5, help="number of classes: the first of the data set"
+    )
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
@@ -53,8 +56,8 @@ def main() -> None:
     torch.manual_seed(chosen.seed)
     model = pretrained(chosen)
     arrays = as_published(model, SIZE.heads)
-    found: dict[str, Any] = {key: tensor.numpy() for key, tensor in arrays.items()}
-    np.savez(chosen.file, **found)
+    numpy_arrays: dict[str, Any] = {key: tensor.numpy() for key, tensor in arrays.items()}
+    np.savez(chosen.file, **numpy_arrays)
 
 
 def network(num_classes: int, input_shape: tuple[int, int, int]) -> Module:
@@ -63,19 +66,19 @@ def network(num_classes: int, input_shape: tuple[int, int, int]) -> Module:
 
 
 def pretrained(chosen: argparse.Namespace) -> Module:
-    """Returns a network that knows some of the classes."""
+    """Returns a network trained on the first classes."""
     data = load_dataset("Cifar10", chosen.data_dir)
     if not isinstance(data.train, ArraySplit):
-        raise SystemExit("CIFAR-10 has images of one size, which lie in arrays")
-    known = (data.train.labels < chosen.classes).nonzero().flatten()
+        raise SystemExit("CIFAR-10 must have images of one size, in arrays")
+    members = (data.train.labels < chosen.classes).nonzero().flatten()
     side = data.input_shape[1] - 2 * EDGE
     model = network(chosen.classes, (3, side, side))
-    steps = chosen.epochs * (len(known) // BATCH)
+    steps = chosen.epochs * (len(members) // BATCH)
     optimizer = torch.optim.Adam(model.parameters(), chosen.lr)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, chosen.lr, steps)
     for epoch in range(chosen.epochs):
         losses = []
-        for indices in known[torch.randperm(len(known))].split(BATCH)[: len(known) // BATCH]:
+        for indices in members[torch.randperm(len(members))].split(BATCH)[: len(members) // BATCH]:
             images, labels = data.train.batch(indices, seed=epoch_seed(chosen.seed, epoch))
             loss = cross_entropy(model(images[..., EDGE:-EDGE, EDGE:-EDGE]), labels)
             optimizer.zero_grad()
@@ -88,7 +91,7 @@ def pretrained(chosen: argparse.Namespace) -> Module:
 
 
 def as_published(model: Module, heads: int) -> dict[str, Tensor]:
-    """Returns the arrays of a Vision Transformer of ours, as Google's files have them."""
+    """Returns the arrays of a Vision Transformer in the format of Google's files."""
     arrays: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         arrays |= dict(published(name, tensor, heads))
@@ -96,7 +99,7 @@ def as_published(model: Module, heads: int) -> dict[str, Tensor]:
 
 
 def published(name: str, tensor: Tensor, heads: int) -> Iterator[tuple[str, Tensor]]:
-    """Yields the keys and arrays that a tensor becomes: of queries, keys and values, three."""
+    """Yields the keys and arrays of a tensor; queries, keys and values become three arrays."""
     if name in KEYS:
         yield KEYS[name], tensor
         return
@@ -117,7 +120,7 @@ def published(name: str, tensor: Tensor, heads: int) -> Iterator[tuple[str, Tens
 
 
 def laid_out(layer: str, tensor: Tensor, heads: int) -> Tensor:
-    """Returns a tensor with inputs before outputs; the output projection of attention is split by
+    """Returns a tensor with inputs before outputs; splits the output projection of attention by
     heads.
     """
     if tensor.dim() == 4:

@@ -1,17 +1,18 @@
-"""Quantisers and signs cost a few copies of the gradient, and send little more than its entropy.
+"""Time and size of quantisers and sign codecs, compared with copies and with the entropy.
 
-For each codec, on one thread and in turns, over all parameters that it takes of one gradient:
+For each codec, on one thread and in turns, over all parameters of one gradient that the codec
+takes:
 
 * encode    from gradient to payload, as a ratio to a memcpy of the same floats
-* residual  the same with error feedback, for the codecs that need it
+* residual  the same with error feedback, for codecs that need error feedback
 * add       from payload into a sum
-* bits      an entry, of levels and signs as they travel; `scales` are those of norms and tables
-* entropy   of (sign, level) an entry, measured on what was decoded; the bound of any such coder
+* bits      of levels and signs per entry, as sent; `scales` are the bits of norms and tables
+* entropy   of (sign, level) per entry of the decoded tensor; the bound of an entropy coder
 
     python benchmarks/quantisers.py [--codec SPEC ...] [--tensor FILE.safetensors]
 
-Without a file, the gradient is that of a ResNet-18 for CIFAR in size (11.17 million floats),
-Gaussian with a scale of its own for each layer. A codec of plain entries sees all of it joined.
+Without a file, the gradient has the size of a ResNet-18 for CIFAR (11.17 million floats) and is
+Gaussian with a scale for each layer. Codecs of plain entries get all layers in one tensor.
 """
 
 import argparse
@@ -39,7 +40,7 @@ WIDTHS = (64, 128, 256, 512)
 
 
 def resnet18_shapes() -> list[tuple[int, ...]]:
-    """Returns the weights with two dimensions or more."""
+    """Returns the shapes of the weights with two dimensions or more."""
     shapes: list[tuple[int, ...]] = [(64, 3, 3, 3)]
     inputs = 64
     for width in WIDTHS:
@@ -50,7 +51,7 @@ def resnet18_shapes() -> list[tuple[int, ...]]:
 
 
 def random_gradients() -> list[Tensor]:
-    """Gaussian, with a scale for each layer that shrinks with its size as real ones do."""
+    """Returns Gaussian gradients; the scale of a layer decreases with its size, as in training."""
     generator = Generator().manual_seed(0)
     return [
         torch.randn(shape, generator=generator) / math.sqrt(math.prod(shape))
@@ -59,7 +60,7 @@ def random_gradients() -> list[Tensor]:
 
 
 def least(runs: list[Callable[[], object]], repetitions: int) -> list[float]:
-    """Returns the shortest time of each run, in seconds, all taken in turns."""
+    """Returns the shortest time of each run, in seconds; the runs take turns."""
     best = [math.inf] * len(runs)
     for _ in range(repetitions):
         for number, run in enumerate(runs):
@@ -70,7 +71,7 @@ def least(runs: list[Callable[[], object]], repetitions: int) -> list[float]:
 
 
 def entropy_of(codec: Codec[Any], payloads: list[Any], gradients: list[Tensor]) -> float:
-    """Bits an entry of the distribution of decoded values over their unit, all layers together."""
+    """Returns the bits per entry of the distribution of decoded symbols of all layers."""
     symbols = []
     for payload, gradient in zip(payloads, gradients, strict=True):
         decoded = codec.decode(payload, gradient.shape).flatten()
@@ -94,7 +95,7 @@ def report(codec: Codec[Any], gradients: list[Tensor], repetitions: int) -> None
     floats, generator = sum(g.numel() for g in gradients), Generator().manual_seed(1)
     copies = [torch.empty_like(g) for g in gradients]
     sums = [torch.zeros_like(g) for g in gradients]
-    kept = [torch.zeros_like(g) for g in gradients]
+    residuals = [torch.zeros_like(g) for g in gradients]
     payloads = [codec.encode(g, generator) for g in gradients]
     runs: list[Callable[[], object]] = [
         lambda: [c.copy_(g) for c, g in zip(copies, gradients, strict=True)],
@@ -102,8 +103,8 @@ def report(codec: Codec[Any], gradients: list[Tensor], repetitions: int) -> None
         lambda: [codec.add_decoded(p, s) for p, s in zip(payloads, sums, strict=True)],
     ]
     if Law.CONTRACTION in codec.laws:
-        both = list(zip(gradients, kept, strict=True))
-        runs.append(lambda: [codec.encode_residual(g, k, generator) for g, k in both])
+        residual_pairs = list(zip(gradients, residuals, strict=True))
+        runs.append(lambda: [codec.encode_residual(g, k, generator) for g, k in residual_pairs])
     copy, encode, add, *residual = least(runs, repetitions)
     sizes = [
         (tensor.numel() * tensor.element_size() * 8 / floats, tensor.dtype == torch.float32)
@@ -111,7 +112,7 @@ def report(codec: Codec[Any], gradients: list[Tensor], repetitions: int) -> None
         for tensor in codec.sections(payload)
     ]
     bits, scales = (
-        sum(size for size, scale in sizes if scale is wanted) for wanted in (False, True)
+        sum(size for size, scale in sizes if scale is is_scale) for is_scale in (False, True)
     )
     bound = entropy_of(codec, payloads, gradients)
     shown = f"{residual[0] / copy:9.2f}" if residual else f"{'':9}"
@@ -122,18 +123,18 @@ def report(codec: Codec[Any], gradients: list[Tensor], repetitions: int) -> None
 
 
 def main() -> None:
-    """Reads the command line, measures, prints a table."""
+    """Measures the codecs, and prints a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--codec", nargs="+", default=CODECS)
     parser.add_argument("--tensor", type=Path, help="named gradients in safetensors")
     parser.add_argument("--repetitions", type=int, default=9)
     settings = parser.parse_args()
     torch.set_num_threads(1)
-    given = list(load_file(settings.tensor).values()) if settings.tensor else random_gradients()
+    gradients = list(load_file(settings.tensor).values()) if settings.tensor else random_gradients()
     print(f"{'':30}{'encode':>8}{'residual':>9}{'add':>7}{'bits':>9}{'scales':>8}", end="")
     print(f"{'entropy':>9}{'ratio':>7}")
     for spec in settings.codec:
-        report(make_codec(spec), given, settings.repetitions)
+        report(make_codec(spec), gradients, settings.repetitions)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Runs the commands with output on the pages, and updates the pages.
+"""Runs the commands with output on a page, and updates the page.
 
-    python benchmarks/readme.py              README.md, rewritten where it has a sample
-    python benchmarks/readme.py --check      shows the differences, and writes nothing
+    python benchmarks/readme.py              updates the samples of README.md
+    python benchmarks/readme.py --check      prints the differences only
 
-A sample is a block of code behind a comment that names its command, `<!-- output of: ... -->`.
-Three dots stand for the lines of most steps, and the remaining time is left out of the others.
+A sample is a block of code after a comment with its command, `<!-- output of: ... -->`. Three dots
+replace the lines of most steps, and the remaining time is removed from the others.
 """
 
 import argparse
@@ -23,18 +23,18 @@ ROOT = Path(__file__).parent.parent
 SAMPLE: Final = re.compile(r"(<!-- output of: (.+?) -->\n```\n)(.*?)(```\n)", re.DOTALL)
 STEP: Final = re.compile(r"step \d+/\d+ ")
 ETA: Final = re.compile(r" ETA [\d:]+$")
-FIRST: Final = 2  # steps
-TRIES: Final = 3  # runs; the fastest is shown, since the others shared the machine
+FIRST: Final = 2  # steps to show
+TRIES: Final = 3  # runs; the fastest is shown, since other load slows the others
 
 
 def main() -> int:
-    """Rewrites the pages, or reports the differences."""
+    """Updates the page, or prints the differences; returns 1 for differences with --check."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("text", nargs="?", type=Path, default=ROOT / "README.md")
-    parser.add_argument("--check", action="store_true", help="print the differences alone")
+    parser.add_argument("--check", action="store_true", help="print the differences only")
     options = parser.parse_args()
     before = options.text.read_text()
-    after = SAMPLE.sub(lambda found: found[1] + sample(found[2]) + found[4], before)
+    after = SAMPLE.sub(lambda match: match[1] + sample(match[2]) + match[4], before)
     sys.stdout.writelines(difflib.unified_diff(before.splitlines(True), after.splitlines(True)))
     if not options.check:
         options.text.write_text(after)
@@ -42,15 +42,13 @@ def main() -> int:
 
 
 def sample(command: str) -> str:
-    """Runs a command several times and returns the output of the fastest run, without most of its
-    steps.
-    """
+    """Runs a command several times; returns the shortened output of the fastest run."""
     outputs = [printed(command) for _ in range(TRIES)]
     return "".join(shortened(min(outputs, key=seconds)))
 
 
 def printed(command: str) -> str:
-    """Returns the output of a script of the checkout, in a folder where nothing is yet."""
+    """Runs a script of the checkout in an empty folder; returns its output."""
     words = shlex.split(command)
     words[1] = str(ROOT / words[1])
     with tempfile.TemporaryDirectory() as folder:
@@ -59,13 +57,13 @@ def printed(command: str) -> str:
 
 
 def seconds(output: str) -> int:
-    """Returns the training time that a run reports at its end."""
-    found = re.search(r"training time +│ (\d+):(\d+)", output)
-    return 60 * int(found[1]) + int(found[2]) if found else 0
+    """Returns the training time, seconds, from the end of an output; 0 without one."""
+    match = re.search(r"training time +│ (\d+):(\d+)", output)
+    return 60 * int(match[1]) + int(match[2]) if match else 0
 
 
 def shortened(output: str) -> Iterator[str]:
-    """Yields the lines of a run, but of its steps only the first two and the last."""
+    """Yields the lines of a run, with only the first two steps and the last."""
     lines = [ETA.sub("", line).rstrip() + "\n" for line in output.splitlines()]
     steps = [place for place, line in enumerate(lines) if STEP.match(line)]
     left_out = set(steps[FIRST:-1])

@@ -3,10 +3,10 @@
     .venv/bin/python benchmarks/reliability_cost.py              # four minutes
     .venv/bin/python benchmarks/reliability_cost.py --pairs 20 --minutes 60
 
-Jobs of this machine, one after the other: as `atomo train` starts them, and with `--with-ft no`,
-under which the first death of a process ends the job, and nobody asks MPI for deaths. Of each pair
-the order changes. The figure is the ratio of their median steps, and that of the processor time of
-their steps, which other work on the machine disturbs less.
+Jobs run on this machine, one after the other: with the defaults of `atomo train`, and with
+`--with-ft no`, where the first death of a process ends the job and no rank asks MPI for failures.
+The order of the two changes from pair to pair. The figures are the ratio of their median step times
+and the ratio of the processor time of their steps, which depends less on other load on the machine.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from atomo.config.comm_rules import has_master
 from atomo.config.comm_types import PARAMETER_SERVER
 
 WITHOUT = "--mpi-args=--with-ft no"
-FIRST = 20  # steps that compile, and fill caches
+FIRST = 20  # steps of compilation and cold caches
 
 
 @final
@@ -36,13 +36,15 @@ class Steps:
     """Times of a job's steps."""
 
     median_s: float
-    processor_s: float  # of all its processes, start and end included
+    processor_s: float  # of all processes of the job, including start and end, per step
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--minutes", type=float, default=4.0, help="no pair is to end later")
+    parser.add_argument(
+        "--minutes", type=float, default=4.0, help="time limit; no pair starts that would exceed it"
+    )
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--network", default="LeNet")
@@ -61,11 +63,11 @@ def main() -> None:
         if number and spent_s * (number + 1) / number > 60 * options.minutes:
             break
         arms = [[*words], [*words, WITHOUT]]
-        found = [taken(arm) for arm in (arms if number % 2 else reversed(arms))]
-        with_it, without = found if number % 2 else reversed(found)
-        step.append(with_it.median_s / without.median_s)
-        processor.append(with_it.processor_s / without.processor_s)
-        print(f"{1e3 * with_it.median_s:.2f} ms with, {1e3 * without.median_s:.2f} ms without: "
+        results = [taken(arm) for arm in (arms if number % 2 else reversed(arms))]
+        tolerant, plain = results if number % 2 else reversed(results)
+        step.append(tolerant.median_s / plain.median_s)
+        processor.append(tolerant.processor_s / plain.processor_s)
+        print(f"{1e3 * tolerant.median_s:.2f} ms with, {1e3 * plain.median_s:.2f} ms without: "
               f"{step[-1]:.3f}; processor time {processor[-1]:.3f}", flush=True)  # fmt: skip
     print(f"\n| {len(step)} pairs of {options.steps} steps | with it, over without |")
     print(f"| --- | --- |\n| a step | {quartiles(step)} |")
@@ -73,7 +75,7 @@ def main() -> None:
 
 
 def taken(words: Sequence[str]) -> Steps:
-    """Runs a job."""
+    """Runs a job; returns the times of its steps."""
     with tempfile.TemporaryDirectory() as folder:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
@@ -88,7 +90,7 @@ def taken(words: Sequence[str]) -> Steps:
 
 
 def quartiles(ratios: Sequence[float]) -> str:
-    """Returns the median of the ratios, and the quartiles."""
+    """Returns the median and the quartiles of ratios."""
     if len(ratios) < 2:
         return f"{ratios[0]:.3f}"
     low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")

@@ -1,10 +1,11 @@
 """Speed and size of the sparsifiers, as ratios to a copy of the same gradient, on one thread.
 
-    python benchmarks/sparse.py                            random ones of 11.17 and 25.6 M entries
-    python benchmarks/sparse.py --tensor gradient.safetensors
+    python benchmarks/sparse.py                            random gradients, 11.17 and 25.6 M
+    entries python benchmarks/sparse.py --tensor gradient.safetensors
 
-Encoding includes the residual, decoding adds to a sum; frames and checksums are not in these
-figures (`benchmarks/codecs.py` has the whole path). The bound on indices is log2 C(n, k) bits.
+Encoding includes the residual, and decoding adds to a sum. The figures do not include frames and
+checksums (`benchmarks/codecs.py` measures the whole path). The bound on indices is log2 C(n, k)
+bits.
 """
 
 import argparse
@@ -26,7 +27,7 @@ RATIOS = (0.001, 0.01)
 
 
 def main() -> None:
-    """Prints one table a gradient."""
+    """Prints one table for each gradient."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tensor", type=Path, help="a gradient as safetensors")
     parser.add_argument("--repetitions", type=int, default=7)
@@ -45,9 +46,7 @@ def main() -> None:
 
 
 def gradients(path: Path | None) -> Iterator[Tensor]:
-    """Yields the gradients to measure on: given, or random with magnitudes that decay
-    by stretches.
-    """
+    """Yields the gradients to measure: that of a file, or random ones with a scale per row."""
     if path:
         yield torch.cat([tensor.flatten() for tensor in load_file(path).values()])
         return
@@ -59,24 +58,24 @@ def gradients(path: Path | None) -> Iterator[Tensor]:
 
 def specs(gradient: Tensor) -> list[str]:
     """Returns the codecs to measure, with thresholds that select as many entries as the ratios."""
-    n, found = gradient.numel(), []
+    n, names = gradient.numel(), []
     ordered = gradient.abs().sort(descending=True).values
     for ratio in RATIOS:
-        found.append(f"threshold(value={float(ordered[int(n * ratio)]):.9g})")
-        found += [f"{code}(ratio={ratio})" for code in ("topk", "dgc", "dragonn", "chunktopk")]
-        found += [f"randk(ratio={ratio}, unbiased=False)", f"topk(ratio={ratio}, values=fp16)"]
-    return found
+        names.append(f"threshold(value={float(ordered[int(n * ratio)]):.9g})")
+        names += [f"{code}(ratio={ratio})" for code in ("topk", "dgc", "dragonn", "chunktopk")]
+        names += [f"randk(ratio={ratio}, unbiased=False)", f"topk(ratio={ratio}, values=fp16)"]
+    return names
 
 
 def row(codec: Codec[Any], gradient: Tensor, repetitions: int) -> str:
-    """Returns one line of the table."""
-    zeros, kept, total = (torch.zeros_like(gradient) for _ in range(3))
+    """Measures a codec; returns its row of the table."""
+    zeros, residual, total = (torch.zeros_like(gradient) for _ in range(3))
     copy_times, encode_times, decode_times = [], [], []
     for step in range(repetitions + 1):
-        # As if all of it had waited; and the copy of the same moment to compare with.
-        copy_times.append(timed(lambda: kept.copy_(gradient)))
+        # The residual has the whole gradient; the copy just before is the time to compare with.
+        copy_times.append(timed(lambda: residual.copy_(gradient)))
         generator = Generator().manual_seed(step)
-        encode_times.append(timed(lambda: codec.encode_residual(zeros, kept, generator)))  # noqa: B023
+        encode_times.append(timed(lambda: codec.encode_residual(zeros, residual, generator)))  # noqa: B023
     payload = codec.encode(gradient, Generator().manual_seed(0))
     for _ in range(repetitions + 1):
         decode_times.append(timed(lambda: codec.add_decoded(payload, total, 0.5)))

@@ -1,12 +1,13 @@
-"""Savings of a worker when the gradient of an embedding reaches the codec as rows.
+"""Savings of a worker if the gradient of an embedding is passed to the codec as rows.
 
     python benchmarks/sparse_embeddings.py --features 203882 --samples 256 --words 71 --hidden 256
 
-Rows are touched as often as words are said (Zipf). For each codec and its memory: how many rows of
-the gradient a step touches, and how many of what is encoded, the memory added, have any entry that
-is not zero; milliseconds of one core from the batch's rows to the frame, by a whole gradient
-(cleared, added to, encoded) and by rows; and the bytes of both frames, which but for `rows` in
-place of `sgd` are the same. The defaults are the sizes of amz13k, with fewer hidden units.
+The frequency of rows is that of words (Zipf). For each codec and memory, the columns are: the share
+of rows of the gradient that a step touches; the share of rows with nonzero entries in the encoded
+tensor, with the memory added; the milliseconds of one core from the rows of the batch to the frame,
+with a whole gradient (cleared, added to, encoded) and with rows; and the bytes of both frames,
+which are equal except for `rows` in place of `sgd`. The defaults are the sizes of amz13k, with
+fewer hidden units.
 """
 
 import argparse
@@ -38,7 +39,7 @@ CODES = (
 
 
 @dataclass
-class Way:
+class Variant:
     """A compressor with its bucket and gradients, and its times so far."""
 
     bucket: Bucket
@@ -59,11 +60,17 @@ class Way:
         self.took_ms.append(1e3 * (time.thread_time() - began))
 
 
-def way(code: str, memory: str, gradient: RowGradient, *, whole: bool) -> Way:
-    """Returns a way before its first step."""
+def make_variant(code: str, memory: str, gradient: RowGradient, *, whole: bool) -> Variant:
+    """Returns a variant before its first step; `whole`: with a whole gradient, not with rows."""
     (bucket,) = plan([("first", gradient.shape)], make_codec(code), ONE)
-    held, rows = make_memory(memory), {} if whole else {"first": gradient}
-    return Way(bucket, Compressor(held, Compression(), 1, 0, rows=rows), held, rows, [])
+    compressor_memory, rows = make_memory(memory), {} if whole else {"first": gradient}
+    return Variant(
+        bucket,
+        Compressor(compressor_memory, Compression(), 1, 0, rows=rows),
+        compressor_memory,
+        rows,
+        [],
+    )
 
 
 def main() -> None:
@@ -73,41 +80,44 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=256)
     parser.add_argument("--words", type=int, default=71, help="of a sample")
     parser.add_argument("--steps", type=int, default=5)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     print("| codec | memory | rows touched | rows encoded | whole, rows: ms | whole, rows: MB |")
     print("| --- | --- | --- | --- | --- | --- |")
     for before, after, memory in CODES:
-        print(measured(before, after, memory, given), flush=True)
+        print(measured(before, after, memory, options), flush=True)
 
 
-def measured(before: str, after: str, memory: str, given: argparse.Namespace) -> str:
-    """Returns a row of the table."""
+def measured(before: str, after: str, memory: str, options: argparse.Namespace) -> str:
+    """Measures a codec and a memory; returns a row of the table."""
     draws, touched = Generator().manual_seed(1), 0.0
-    flat = torch.zeros(given.features * given.hidden)
-    first = drawn(given, draws)
-    ways = [way(before, memory, first, whole=True), way(after, memory, first, whole=False)]
-    for step in range(given.steps + 1):
-        gradient = drawn(given, draws)
-        touched = len(gradient.rows) / given.features
-        for one in ways:
-            one.step(flat, gradient, step)
-    shape = Size((given.features, given.hidden))
-    kept = [t.view(shape) for t in ways[1].memory.state_dict().values()]
-    full = float((kept[0] != 0).any(1).float().mean()) if kept else touched
-    ms = ", ".join(f"{median(one.took_ms[1:]):.0f}" for one in ways)
-    sizes = ", ".join(f"{one.sent / 1e6:.3g}" for one in ways)
-    named = f"`{before}`" if before == after else f"`{before}`, `{after}`"
-    return f"| {named} | {memory} | {touched:.1%} | {full:.1%} | {ms} | {sizes} |"
+    flat = torch.zeros(options.features * options.hidden)
+    first = drawn(options, draws)
+    variants = [
+        make_variant(before, memory, first, whole=True),
+        make_variant(after, memory, first, whole=False),
+    ]
+    for step in range(options.steps + 1):
+        gradient = drawn(options, draws)
+        touched = len(gradient.rows) / options.features
+        for variant in variants:
+            variant.step(flat, gradient, step)
+    shape = Size((options.features, options.hidden))
+    residuals = [t.view(shape) for t in variants[1].memory.state_dict().values()]
+    full = float((residuals[0] != 0).any(1).float().mean()) if residuals else touched
+    ms = ", ".join(f"{median(variant.took_ms[1:]):.0f}" for variant in variants)
+    sizes = ", ".join(f"{variant.sent / 1e6:.3g}" for variant in variants)
+    codecs = f"`{before}`" if before == after else f"`{before}`, `{after}`"
+    return f"| {codecs} | {memory} | {touched:.1%} | {full:.1%} | {ms} | {sizes} |"
 
 
-def drawn(given: argparse.Namespace, draws: Generator) -> RowGradient:
-    """Returns the gradient of a batch of words."""
-    likely = 1 / torch.arange(1, given.features + 1, dtype=torch.float64)
-    said = likely.multinomial(given.samples * given.words, True, generator=draws)
-    rows = said.bincount().nonzero().flatten()
-    values = torch.randn(len(rows), given.hidden, generator=draws)
-    return RowGradient(rows, values, Size((given.features, given.hidden)))
+def drawn(options: argparse.Namespace, draws: Generator) -> RowGradient:
+    """Returns a random gradient of a batch of words."""
+    likely = 1 / torch.arange(1, options.features + 1, dtype=torch.float64)
+    words = likely.multinomial(options.samples * options.words, True, generator=draws)
+    rows = words.bincount().nonzero().flatten()
+    values = torch.randn(len(rows), options.hidden, generator=draws)
+    return RowGradient(rows, values, Size((options.features, options.hidden)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Spectral ATOMO costs a few copies of the gradient, not a singular value decomposition.
+"""Time of spectral ATOMO, compared with copies, PowerSGD and a singular value decomposition.
 
 Times, on one thread and in turns, over all matrices of one gradient:
 
@@ -32,7 +32,7 @@ POWERSGD_RANK = 2
 
 
 def resnet18_shapes() -> list[tuple[int, ...]]:
-    """Returns the weights with two dimensions or more; the other 41 parameters have one."""
+    """Returns the shapes of the weights with two dimensions or more; 41 parameters have one."""
     shapes: list[tuple[int, ...]] = [(64, 3, 3, 3)]
     inputs = 64
     for width in (64, 128, 256, 512):
@@ -43,12 +43,12 @@ def resnet18_shapes() -> list[tuple[int, ...]]:
 
 
 def random_gradients(generator: Generator) -> list[Tensor]:
-    """Returns one gradient for each of these weights, with the spectrum described above."""
+    """Returns a gradient for each weight, with a decaying spectrum."""
     gradients = []
     for shape in resnet18_shapes():
         gradient = torch.randn(shape, generator=generator)
         m, n = matrix_shapes(gradient.shape, "pairs")[0]
-        # Not below 1e-2: so are the spectra of real gradients, most of whose mass is noise.
+        # Not below 1e-2, as in real gradients: most of their mass is noise.
         scales = torch.pow(DECAY, torch.arange(n)).clamp(min=1e-2)
         gradients.append((gradient.view(m, n) * scales).view(shape))
     return gradients
@@ -79,14 +79,14 @@ def contestants(gradients: list[Tensor], spec: str) -> dict[str, Callable[[], ob
 
 
 def measure(run: Callable[[], object]) -> float:
-    """Milliseconds of one run."""
+    """Returns the milliseconds of one run."""
     start = time.perf_counter()
     run()
     return 1000 * (time.perf_counter() - start)
 
 
 def main() -> None:
-    """Reads the command line, measures, prints a table."""
+    """Measures the codec, and prints a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--codec", default="svd(rank=3)")
     parser.add_argument("--tensor", type=Path, help="named gradients in safetensors")
@@ -103,17 +103,17 @@ def main() -> None:
 def report(
     runs: dict[str, Callable[[], object]], gradients: list[Tensor], repetitions: int
 ) -> None:
-    """Times all in turns, so that a slow moment of the machine meets each of them."""
+    """Times all functions in turns, so that other load affects all equally; prints the table."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(repetitions):
         for name, run in runs.items():
             times[name].append(measure(run))
     print(f"{len(gradients)} matrices, {sum(g.numel() for g in gradients)} floats, one thread")
     print(f"{'':10}{'min ms':>9}{'median':>9}{'ratio of min':>14}{'of median':>11}")
-    for name, taken in times.items():
-        columns = [(f(taken), f(taken) / f(times["copy"])) for f in (min, statistics.median)]
-        (least, least_ratio), (middle, middle_ratio) = columns
-        print(f"{name:10}{least:9.1f}{middle:9.1f}{least_ratio:14.1f}{middle_ratio:11.1f}")
+    for name, column in times.items():
+        columns = [(f(column), f(column) / f(times["copy"])) for f in (min, statistics.median)]
+        (shortest, shortest_ratio), (median, median_ratio) = columns
+        print(f"{name:10}{shortest:9.1f}{median:9.1f}{shortest_ratio:14.1f}{median_ratio:11.1f}")
 
 
 if __name__ == "__main__":

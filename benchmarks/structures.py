@@ -1,9 +1,8 @@
-"""Frames taken apart and put together wrongly, with a checksum that matches.
+"""Frames with a wrong structure and a valid checksum.
 
-A flipped bit nearly always ends at the first check. Here everything that one check compares with
-another stays in agreement, or is changed on both sides: sections go from one codec's frame to
-another's, tables claim other shapes, counts within sections are those of the edges, and codecs are
-put into each other.
+The first check rejects nearly every flipped bit. The mutations here keep the parts of a frame
+consistent, or change both sides of a check: sections move from one codec's frame to another's,
+tables have other shapes, counts in sections have boundary values, and codecs are nested.
 """
 
 import math
@@ -45,7 +44,7 @@ class Row:
     storage: int
     shape: tuple[int, ...]
     stored: int
-    """Bytes, as the row has it."""
+    """Number of bytes of the section, from the row."""
     body: bytes
 
 
@@ -59,13 +58,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class Parts:
-    """A frame, apart."""
+    """Parts of a frame."""
 
     head: bytes
     spec: str | None
     """None: the description is empty."""
     form: int
-    """One tensor or a list, and whether `below` is there; the byte that says so."""
+    """Flags: one tensor or a list, and the presence of `below`."""
     below: int
     """Vectors of fewer entries are dense."""
     shapes: tuple[Shape, ...]
@@ -95,7 +94,7 @@ def take_apart(frame: bytes) -> Parts:
 
 
 def join(parts: Parts) -> bytes:
-    """Returns the frame of some parts, under a checksum that matches."""
+    """Returns the frame of parts, with a valid checksum."""
     described = b""
     if parts.spec is not None:
         described = string(parts.spec) + bytes([parts.form])
@@ -113,14 +112,14 @@ def join(parts: Parts) -> bytes:
 
 
 def mutant(parts: Parts, donor: Parts, chance: random.Random) -> bytes:
-    """Returns a frame of these parts, some of them wrong, some of them from a donor."""
+    """Returns a frame of mutated parts, some from a donor."""
     for _ in range(chance.choice((1, 1, 1, 2, 3))):
         parts = chance.choice(MUTATIONS)(parts, donor, chance)
     return join(parts)
 
 
-def rows_changed(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
-    """Rows are swapped, repeated, left out, or taken from the donor."""
+def change_rows(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
+    """Swaps, repeats or removes rows, or takes rows from the donor."""
     rows, place = list(parts.rows), chance.randrange(len(parts.rows) + 1)
     match chance.choice((0, 1, 2, 3, 3, 3, 4)):
         case 0:
@@ -138,20 +137,20 @@ def rows_changed(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
     return replace(parts, rows=tuple(rows))
 
 
-def one_row(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
+def change_row(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
     """Changes the content of one section and its row, or the row alone."""
     if not parts.rows:
         return parts
     rows, place = list(parts.rows), chance.randrange(len(parts.rows))
     rows[place] = chance.choice(CONTENTS)(rows[place], chance)
-    if chance.random() < 0.2 and donor.rows:  # of the same content, under the donor's row
-        other = chance.choice(donor.rows)
-        rows[place] = replace(rows[place], dtype=other.dtype, shape=other.shape)
+    if chance.random() < 0.2 and donor.rows:  # the same content with the donor's row
+        donor_row = chance.choice(donor.rows)
+        rows[place] = replace(rows[place], dtype=donor_row.dtype, shape=donor_row.shape)
     return replace(parts, rows=tuple(rows))
 
 
-def described_otherwise(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
-    """Another codec, codecs around it, or other tensors."""
+def change_description(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
+    """Changes the codec, wraps it, or changes the tensors."""
     if parts.spec is None:
         return replace(donor, head=parts.head, rows=parts.rows)
     match chance.randrange(7):
@@ -176,7 +175,7 @@ def described_otherwise(parts: Parts, donor: Parts, chance: random.Random) -> Pa
 
 
 def reshaped(shape: Shape, chance: random.Random) -> Shape:
-    """Returns other dimensions: the same number of entries, more dimensions, or other sizes."""
+    """Changes the order, the number or the sizes of dimensions."""
     sizes = [*shape.sizes]
     match chance.randrange(4):
         case 0:
@@ -187,31 +186,29 @@ def reshaped(shape: Shape, chance: random.Random) -> Shape:
             sizes[-2:] = [math.prod(sizes[-2:])]
         case _:
             sizes[:1] = [chance.choice(SIZES)]
-    del sizes[255:]  # their number is a byte
+    del sizes[255:]  # the number of dimensions is a byte
     return Shape(chance.choice((shape.dtype, shape.dtype, chance.randrange(11))), tuple(sizes))
 
 
-def another_kind(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
-    """Returns the header of another kind."""
+def change_kind(parts: Parts, donor: Parts, chance: random.Random) -> Parts:
+    """Changes the kind of message in the header."""
     head = bytearray(parts.head)
     head[KIND_AT] = chance.choice((donor.head[KIND_AT], chance.randrange(1, 9)))
     return replace(parts, head=bytes(head))
 
 
 def resized(row: Row, chance: random.Random) -> Row:
-    """Changes the size that one dimension claims; sometimes the content follows."""
+    """Changes the size of one dimension; small sections get as many bytes."""
     if not row.shape:
         return replace(row, shape=(chance.choice(SIZES),))
     place, size = chance.randrange(len(row.shape)), chance.choice((*SIZES, -1, -2))
-    wanted = max(0, row.shape[place] + chance.choice((-1, 1))) if size < 0 else size
-    shape = (*row.shape[:place], wanted, *row.shape[place + 1 :])
+    claimed = max(0, row.shape[place] + chance.choice((-1, 1))) if size < 0 else size
+    shape = (*row.shape[:place], claimed, *row.shape[place + 1 :])
     return refilled(replace(row, shape=shape), row.body)
 
 
 def refilled(row: Row, content: bytes) -> Row:
-    """Returns the row with as much of the content, over and over, as its shape has; if that is
-    little.
-    """
+    """Returns the row with its content repeated to the size of its shape, if that size is small."""
     item = DTYPES[row.dtype].itemsize if row.dtype < len(DTYPES) else 1
     size = item * math.prod(row.shape)
     if row.storage or size > 2**20:
@@ -221,7 +218,7 @@ def refilled(row: Row, content: bytes) -> Row:
 
 
 def recounted(row: Row, chance: random.Random) -> Row:
-    """A number in the section is one at an edge."""
+    """Replaces a number in the section by a boundary value."""
     body, form = bytearray(row.body), chance.choice("iqfdBH")
     width = struct.calcsize(form)
     if len(body) >= width:
@@ -236,16 +233,14 @@ def recounted(row: Row, chance: random.Random) -> Row:
 
 
 def other_bytes(row: Row, chance: random.Random) -> Row:
-    """Returns all bytes equal, or any."""
+    """Replaces the content by equal or random bytes."""
     size = len(row.body)
     made = (bytes(size), b"\xff" * size, b"\x55" * size, chance.randbytes(size))
     return replace(row, body=chance.choice(made))
 
 
 def other_storage(row: Row, chance: random.Random) -> Row:
-    """Returns a blosc buffer where there was none: of these bytes, or of others; or no
-    longer one.
-    """
+    """Stores the section as a blosc buffer of the same or other bytes, or changes its storage."""
     if row.storage:
         return replace(row, storage=chance.randrange(3))
     raw = chance.choice((row.body, bytes(len(row.body)), row.body * 2, bytes(2**20))) or b"\0"
@@ -254,7 +249,7 @@ def other_storage(row: Row, chance: random.Random) -> Row:
 
 
 def other_row(row: Row, chance: random.Random) -> Row:
-    """Changes the row alone: it disagrees with its section."""
+    """Changes the row so that it contradicts its section."""
     match chance.randrange(4):
         case 0:
             return replace(row, dtype=chance.randrange(11))
@@ -270,5 +265,5 @@ CONTENTS: Final = (
     *(resized,) * 2, *(recounted,) * 5, *(other_bytes,) * 2, other_storage, other_row,
 )  # fmt: skip
 MUTATIONS: Final = (
-    *(rows_changed,) * 2, *(one_row,) * 6, *(described_otherwise,) * 2, another_kind,
+    *(change_rows,) * 2, *(change_row,) * 6, *(change_description,) * 2, change_kind,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whole jobs in this process, one thread for each rank, and their results."""
+"""Jobs in this process, with one thread for each rank, and their results."""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +19,7 @@ __all__ = ["accuracy", "train"]
 
 
 def train(chosen: Settings, tell: Callable[[Event], None] = lambda event: None) -> None:
-    """Runs a job to its end; raises the error of the first rank that failed."""
+    """Runs a job to its end; raises the error of the first failed rank."""
     errors: list[Exception] = []
 
     def body(transport: LocalTransport, job: Job) -> None:
@@ -29,7 +29,7 @@ def train(chosen: Settings, tell: Callable[[Event], None] = lambda event: None) 
             errors.append(error)
             transport.abort(1)
 
-    # One after the other: threads share the generator that initial weights are drawn from.
+    # One after the other, since threads share the generator of the initial weights.
     ranks = [(transport, make_job(chosen, chosen.n)) for transport in network(chosen.n)]
     threads = [threading.Thread(target=body, args=rank) for rank in ranks]
     for thread in threads:

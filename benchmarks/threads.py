@@ -1,9 +1,10 @@
-"""Scaling of encoding with the threads of a worker: buckets of a gradient, compressed in parallel.
+"""Scaling of encoding with the threads of a worker, which compress buckets in parallel.
 
     python benchmarks/threads.py --tensor gradient.safetensors --threads 1 2 4
 
-The best of some repetitions, in milliseconds, from flat gradients to frames, memory included. This
-is what `--threads` gives to the encoding of a worker, in its buckets (`--fusion-mb`).
+The figure is the shortest time of several repetitions, in milliseconds, from flat gradients to
+frames, including the memory. It shows the effect of `--threads` on a worker with buckets of
+`--fusion-mb`.
 """
 
 import argparse
@@ -28,7 +29,7 @@ MB = 2**20
 
 
 def main() -> None:
-    """Prints one row a codec."""
+    """Prints one row for each codec."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tensor", type=Path, help="gradient as safetensors; written if missing")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))

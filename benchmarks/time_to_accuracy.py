@@ -3,12 +3,12 @@
     python3 tools/virtual_cluster.py up --hosts 4 --rate 100mbit
     python benchmarks/time_to_accuracy.py --data-dir data --out runs/tta [CONTENDER ...]
 
-Every contender trains the same model from the same weights, with a worker on each host, 64 images
-each, in the same order. A parameter server's master shares the first host with a worker. Times are
-those of training alone: accuracy is measured every 25 steps, outside of them. One row a contender
-and seed: a median step, and the steps and the seconds to each accuracy. With several seeds the
-contenders take turns. Seeds differ by more than codecs do near the end: give `--seeds 1 2 3` before
-you say that one reaches an accuracy and another does not, and `--target 0.98 0.985`.
+Every contender trains the same model from the same initial weights, with a worker on each host and
+64 images per worker, in the same order. A parameter server's master shares the first host with a
+worker. Times are those of training without evaluations, which take place every 25 steps. There is
+one row for each contender and seed: the median step, and the steps and seconds to each accuracy.
+With several seeds the contenders take turns. Near the end, seeds differ by more than codecs:
+compare contenders with `--seeds 1 2 3` and `--target 0.98 0.985`.
 """
 
 import argparse
@@ -27,21 +27,21 @@ from compare_runs import read
 ROOT: Final = Path(__file__).parent.parent
 CLUSTER: Final = str(ROOT / "tools" / "virtual_cluster.py")
 DDP: Final = str(ROOT / "benchmarks" / "ddp_train.py")
-EVERY: Final = 25  # steps between two looks at the accuracy
+EVERY: Final = 25  # steps between two evaluations
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A way to train: with DDP and a hook, or with a job of ours and its options."""
+    """A training method: DDP with a hook, or `atomo train` with options."""
 
     hook: str = ""
     options: tuple[str, ...] = ()
     master: bool = False
-    """True if one process more, the master, shares the first host."""
+    """True if a master shares the first host with a worker."""
 
 
 def server(*options: str) -> Contender:
-    """Returns a parameter server."""
+    """Returns a contender with a parameter server."""
     return Contender(options=options, master=True)
 
 
@@ -93,8 +93,8 @@ def main() -> None:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             contender = CONTENDERS[name]
-            way = with_ddp if contender.hook else with_ours
-            way(options, contender, hosts, seed, folder)
+            train = with_ddp if contender.hook else with_atomo
+            train(options, contender, hosts, seed, folder)
             print(f"| {name} | {seed} | {row(folder, options.target)} |", flush=True)
 
 
@@ -113,7 +113,7 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     for name in options.contenders:
         if name not in CONTENDERS:
-            parser.error(f"there is no {name!r}; there are {', '.join(CONTENDERS)}")
+            parser.error(f"unknown contender {name!r}; choose from {', '.join(CONTENDERS)}")
     return options
 
 
@@ -124,12 +124,12 @@ def hosts_of(file: Path) -> list[str]:
 
 
 def on_host(number: int, *words: str) -> list[str]:
-    """Returns a command line that runs another one on a host of the cluster."""
+    """Returns a command line that runs a Python script on a host of the cluster."""
     return [sys.executable, CLUSTER, "exec", f"h{number}", sys.executable, *words]
 
 
-def trained(options: argparse.Namespace) -> list[str]:
-    """Returns the training of both systems."""
+def shared_options(options: argparse.Namespace) -> list[str]:
+    """Returns the options that both systems share."""
     o = options
     words = {"network": o.network, "dataset": o.dataset, "data-dir": o.data_dir, "batch-size": 64}
     return [word for name, value in words.items() for word in (f"--{name}", str(value))]
@@ -141,35 +141,35 @@ def with_ddp(
     """Starts one process of DDP on each host."""
     last = max(options.target)
     limits = ["--steps", str(options.steps), "--every", str(EVERY), "--target", str(last)]
-    words = [DDP, "--hook", contender.hook, *limits, *trained(options), "--out", str(folder)]
+    words = [DDP, "--hook", contender.hook, *limits, *shared_options(options), "--out", str(folder)]
     words += ["--seed", str(seed)]
     on_hosts(hosts, words, folder)
 
 
 def on_hosts(hosts: list[str], words: list[str], folder: Path) -> str:
-    """Runs a script of one process group on all hosts; returns the output of its rank 0."""
+    """Runs a process group with a rank on each host; returns the output of rank 0."""
     folder.mkdir(parents=True, exist_ok=True)
-    running = []
+    processes = []
     for rank in range(len(hosts)):
         place = ["--rank", str(rank), "--world", str(len(hosts)), "--master", hosts[0]]
         with (folder / f"{rank}.log").open("w") as log:
             line = on_host(rank + 1, *words, *place)
-            running.append(subprocess.Popen(line, stdout=log, stderr=log))
-    codes = [one.wait() for one in running]
+            processes.append(subprocess.Popen(line, stdout=log, stderr=log))
+    codes = [process.wait() for process in processes]
     if any(codes):
         raise SystemExit(f"{folder}: exit codes {codes}; see its logs")
     return (folder / "0.log").read_text()
 
 
-def with_ours(
+def with_atomo(
     options: argparse.Namespace, contender: Contender, hosts: list[str], seed: int, folder: Path
 ) -> None:
-    """A job of ours over the hosts, and the accuracy of its checkpoints afterwards."""
+    """Runs `atomo train` on the hosts, then evaluates its checkpoints."""
     file = folder / "hosts"
     slots = [1 + (contender.master and host == hosts[0]) for host in hosts]
     lines = (f"{host} slots={count}\n" for host, count in zip(hosts, slots, strict=True))
     file.write_text("".join(lines))
-    words = ["train", "--n", str(sum(slots)), "--hostfile", str(file), *trained(options)]
+    words = ["train", "--n", str(sum(slots)), "--hostfile", str(file), *shared_options(options)]
     words += ["--max-steps", str(options.steps), "--eval-freq", str(EVERY), "--threads", "1"]
     words += ["--evaluator", "none", "--train-dir", str(folder), "--seed", str(seed)]
     words += contender.options
@@ -182,7 +182,7 @@ def with_ours(
 
 
 def row(folder: Path, targets: list[float]) -> str:
-    """Returns a median step, the steps and seconds until each accuracy, and the best one."""
+    """Returns the median step, the steps and seconds to each accuracy, and the best accuracy."""
     steps, tests = read(folder / "metrics.jsonl"), read(folder / "evaluations.jsonl")
     cells = [f"{statistics.median(step['step_s'] for step in steps):.3f}"]
     for target in targets:
@@ -195,7 +195,7 @@ def row(folder: Path, targets: list[float]) -> str:
 
 
 def spent(steps: list[dict[str, Any]], last: int) -> float:
-    """Seconds of training up to a step."""
+    """Returns the seconds of training up to a step."""
     return float(sum(step["step_s"] for step in steps if step["step"] <= last))
 
 

@@ -1,4 +1,4 @@
-"""Frames of a training step, and how master and worker take any bytes in their place."""
+"""Frames of a training step, and roles that read arbitrary bytes in their place."""
 
 import math
 from collections.abc import Sequence
@@ -29,17 +29,17 @@ ORDERS = (Kind.WEIGHTS, Kind.STATE, Kind.SAVE, Kind.STOP)
 
 @dataclass(frozen=True)
 class Roles:
-    """A master that expects these buckets, and a worker that waits for orders."""
+    """A master that expects these buckets, and a worker that waits for commands."""
 
     buckets: Sequence[Bucket]
     worker: Client
     wire: LocalTransport
 
     def take(self, data: bytes) -> str:
-        """Compares how both decode these bytes; empty: alike.
+        """Passes the bytes to their receiver; returns a problem, or an empty string.
 
         Raises:
-            FrameError: they were refused.
+            FrameError: the receiver refused the bytes.
         """
         frame = np.frombuffer(data, np.uint8)
         match read_header(frame).kind:
@@ -55,7 +55,7 @@ class Roles:
         return self.ordered(frame)
 
     def added(self, frame: np.ndarray) -> str:
-        """Returns a gradient, to a master that knows its layout: it is of one bucket at most."""
+        """Decodes a gradient as the master does: for the bucket with the same layout, if any."""
         layout = read_header(frame).layout_hash
         for bucket in self.buckets:
             if bucket.layout_hash == layout:
@@ -63,7 +63,7 @@ class Roles:
         return ""
 
     def ordered(self, frame: np.ndarray) -> str:
-        """Returns an order, to a worker."""
+        """Sends a command to the worker; returns a problem, or an empty string."""
         self.wire.send(1, frame, "an order")
         order = self.worker.pull()
         entries = sum(bucket.size for bucket in self.buckets)

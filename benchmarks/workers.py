@@ -1,12 +1,12 @@
-"""The master's time for each worker more, from 2 to 64 of them.
+"""Time of the master for each additional worker, from 2 to 64 workers.
 
     python benchmarks/workers.py --png docs/results-workers.png
 
-All workers are threads' ends of one process, whose frames lie there before the clock starts: what
-is timed is the master's `collect`, from the first frame to the mean: the seconds of its one thread
-on a core, so that other load on the machine counts little, and the least of several times. A column
-a number of workers; then the slope of a line through them, beside what decoding a dense gradient
-takes.
+All workers are transports of this process, and their frames arrive before the timing starts. The
+script times `collect` of the master, from the first frame to the mean. The figure is the shortest
+thread time of several, so that other load on the machine has little effect. There is a column for
+each number of workers; the last is the slope of a line through the times, relative to the time to
+decode a dense gradient.
 """
 
 import argparse
@@ -34,11 +34,11 @@ CODES: Final = ("dgc(ratio=0.001)", "svd(rank=3)", "svd(rank=3, matricisation=fi
 WORKERS: Final = (2, 4, 8, 16, 32, 64)
 TIMEOUT_S: Final = 60.0
 BUCKET_MB: Final = 4.0
-DISTINCT: Final = 4  # different gradients; each worker has one of them
+DISTINCT: Final = 4  # number of different gradients
 
 
 def main() -> None:
-    """Measures, prints, draws."""
+    """Measures the master, prints the table, and draws the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("codes", nargs="*", default=CODES)
     parser.add_argument("--network", default="ResNet18")
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def buckets_of(network: str, code: str) -> tuple[Bucket, ...]:
-    """Returns the buckets of a network whose gradients are encoded so."""
+    """Returns the buckets of a network for a codec."""
     return plan(
         shapes(build_model(network, (3, 32, 32), 10)),
         make_codec(code),
@@ -73,14 +73,14 @@ def buckets_of(network: str, code: str) -> tuple[Bucket, ...]:
 
 
 def gradient_of(buckets: Sequence[Bucket], number: int) -> Tensor:
-    """Returns a flat gradient whose layers are of low rank and noise, as real ones are."""
+    """Returns a flat gradient; layers are of low rank plus noise, as in training."""
     generator = torch.Generator().manual_seed(number)
     flat = 0.01 * torch.randn(sum(bucket.size for bucket in buckets), generator=generator)
     for _, view in named_slices(flat, buckets):
         rows = view.view(len(view), -1)
         if min(rows.shape) > 1:
-            left = torch.randn(len(rows), 2, generator=generator)
-            rows.add_(left @ torch.randn(2, rows.shape[1], generator=generator))
+            factor = torch.randn(len(rows), 2, generator=generator)
+            rows.add_(factor @ torch.randn(2, rows.shape[1], generator=generator))
     return flat
 
 
@@ -99,10 +99,10 @@ def frames_of(buckets: Sequence[Bucket], workers: int) -> list[list[Bytes]]:
 
 
 def master_s(buckets: Sequence[Bucket], frames: Sequence[Sequence[Bytes]], times: int) -> float:
-    """Returns the least time of a step of the master, whose frames are all there."""
+    """Returns the shortest time of a step of the master after the arrival of all frames."""
     out = torch.zeros(sum(bucket.size for bucket in buckets))
     measured = []
-    for _ in range(times + 1):  # the first compiles, and touches memory
+    for _ in range(times + 1):  # the first includes compilation and page faults
         ends = ranks(len(frames) + 1)
         server = Server(ends[0], buckets, len(frames), TIMEOUT_S)
         server.broadcast(1, out)
@@ -116,18 +116,18 @@ def master_s(buckets: Sequence[Bucket], frames: Sequence[Sequence[Bytes]], times
 
 
 def dense_decode(network: str, times: int) -> float:
-    """Returns the time of the master for each worker more whose gradient is dense."""
+    """Returns the time of the master for each additional worker with a dense gradient."""
     buckets = buckets_of(network, "sgd")
     frames = frames_of(buckets, 3)
     return (master_s(buckets, frames, times) - master_s(buckets, frames[:1], times)) / 2
 
 
 def draw(curves: Mapping[str, Sequence[float]], png: Path) -> None:
-    """Milliseconds over workers."""
+    """Draws milliseconds over the number of workers."""
     pyplot = pyplot_for(str(png))
     figure, axis = pyplot.subplots(figsize=(7, 4), layout="constrained")
     for code, seconds in curves.items():
-        axis.plot(WORKERS, [1e3 * one for one in seconds], marker=".", label=code)
+        axis.plot(WORKERS, [1e3 * second for second in seconds], marker=".", label=code)
     axis.set(xlabel="workers", ylabel="ms of the master a step", xlim=(0, None), ylim=(0, None))
     axis.grid(alpha=0.3)
     axis.legend()

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -170,3 +171,9 @@ def test_a_warning_a_wrong_type_and_a_hang_fail_a_test(request):
     with pytest.raises(BeartypeCallHintViolation):  # where there are no shapes
         make_codec(16)  # type: ignore[arg-type]
     assert float(request.config.getini("timeout")) > 0
+
+
+def test_the_files_of_the_benchmark_of_flaky_tests_exist():
+    root = Path(__file__).parents[2]
+    suite = runpy.run_path(str(root / "benchmarks" / "flakes.py"))["SUITE"]
+    assert not [file for file in suite if not (root / file).is_file()]

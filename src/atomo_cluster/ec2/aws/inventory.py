@@ -33,6 +33,7 @@ __all__ = [
     "namesakes",
     "namesakes_text",
     "owners_instances",
+    "past_fuse_text",
     "volumes",
     "volumes_of",
 ]
@@ -42,6 +43,8 @@ LIVE: Final = ("pending", "running", "stopping", "stopped")
 ENDED: Final = ("shutting-down", "terminated")
 STATES: Final = "instance-state-name"
 NEVER: Final = datetime.max.replace(tzinfo=timezone.utc)
+UP: Final = ("pending", "running")
+LATE: Final = timedelta(minutes=10)  # for the boot, from which the fuse counts, and for the end
 EDITED: Final = "an edit by hand? It is read as unknown"
 
 
@@ -77,9 +80,28 @@ class Instance:
         """True if the tag tells the hours of the fuse."""
         return isfinite(self.max_hours)
 
+    @property
+    def past_fuse(self) -> bool:
+        """True if the host runs although its fuse should have ended it."""
+        return self.state in UP and self.fuse_known and now() - self.fuse > LATE
+
     def with_fuse(self, max_hours: float) -> "Instance":
         """Returns the host; if its fuse is unknown, with this one."""
         return self if self.fuse_known else replace(self, max_hours=max_hours)
+
+
+def now() -> datetime:
+    """Returns the time."""
+    return datetime.now(timezone.utc)
+
+
+def past_fuse_text(host: Instance) -> str:
+    """Formats a host that outlives its fuse, and the remedy."""
+    return (
+        f"{host.id} IS PAST ITS FUSE AND ALIVE: it should have ended at {host.fuse:%F %R} UTC, and "
+        "costs until somebody ends it. `shutdown` ends the cluster; or terminate the instance in "
+        "the EC2 console"
+    )
 
 
 def after(start: datetime, hours: float) -> datetime:
@@ -125,7 +147,9 @@ def find_instances(
     listed = with_roles([instance(host) for batch in described for host in batch["Instances"]])
     for host in listed:
         if host.unread and host.state in LIVE:
-            aws.warn(unread_text(host))
+            aws.warn(f"warning: {unread_text(host)}")
+        if host.past_fuse:
+            aws.warn(f"ERROR: {past_fuse_text(host)} (region {aws.region})")
     return sorted(listed, key=lambda host: (host.role != MASTER, host.launched, host.id))
 
 

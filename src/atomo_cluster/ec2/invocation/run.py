@@ -106,8 +106,8 @@ class Run:
         out.flush()
 
     def warn(self, text: str) -> None:
-        """Prints a warning to stderr."""
-        sys.stderr.write(f"warning: {visible(text)}\n")
+        """Prints a warning or an error to stderr."""
+        sys.stderr.write(f"{visible(text)}\n")
         sys.stderr.flush()
 
     def show(self, renderable: Any) -> None:

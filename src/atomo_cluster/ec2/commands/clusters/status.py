@@ -10,7 +10,13 @@ from typing import Final, TypeVar
 
 from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.aws.instance_states import STOPPED_STATES
-from atomo_cluster.ec2.aws.inventory import Instance, instances, namesakes, namesakes_text
+from atomo_cluster.ec2.aws.inventory import (
+    Instance,
+    instances,
+    namesakes,
+    namesakes_text,
+    past_fuse_text,
+)
 from atomo_cluster.ec2.aws.search import find_resources
 from atomo_cluster.ec2.commands.clusters.own_hosts import show_own
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
@@ -37,8 +43,8 @@ HELP: Final = """\
 
 Changes nothing. Shows what the supervisor has done, where there is one, and what else carries the
 cluster's tags. Where hosts of a cluster of this name live that belong to another owner, it ends
-with 14 and says whose they are. Hosts of --hostfile are asked whether they answer and train; with
-11 one of them does not answer."""
+with 14 and says whose they are; so it does where a host is alive past its fuse. Hosts of --hostfile
+are asked whether they answer and train; with 11 one of them does not answer."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -69,6 +75,7 @@ def run(run: Run) -> int:
               "images": [asdict(image) for image in made], "unsaid": unsaid,
               "namesakes": foreign, "story": [asdict(event) for event in story],
               "supervisor": asdict(summary(story)) if story else None})  # fmt: skip
+    check_fuses(run, hosts)
     if foreign:
         raise LeftBehind(
             f"{namesakes_text(run.owned, foreign)}; see them with --owner {min(foreign)}"
@@ -76,6 +83,13 @@ def run(run: Run) -> int:
     if unsaid:  # the hosts are shown by now
         raise CloudError(f"AWS does not say all: {'; '.join(dict.fromkeys(unsaid))}")
     return 0
+
+
+def check_fuses(run: Run, hosts: list[Instance]) -> None:
+    """Raises LeftBehind if hosts outlive their fuses."""
+    if late := [host for host in hosts if host.past_fuse]:
+        run.tell({"past_fuse": [host.id for host in late]})
+        raise LeftBehind("; ".join(map(past_fuse_text, late)))
 
 
 def show_cluster(run: Run, hosts: list[Instance]) -> None:
@@ -153,4 +167,6 @@ def left(host: Instance) -> str:
     if host.state in STOPPED_STATES:
         return f"keeps {host.max_hours:.1f} h"
     minutes = int((host.fuse - datetime.now(timezone.utc)).total_seconds() // 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 0 else "burnt"
+    if minutes < 0:
+        return "PAST ITS FUSE" if host.past_fuse else "ends now"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,7 +1,8 @@
 """The command line of `tools/pytorch_ec2.py`."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from signal import Signals
 from types import FrameType, MappingProxyType, ModuleType
 from typing import Any, Final
@@ -13,7 +14,7 @@ from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.wrapping import wrap_line, wrap_text
 from atomo_cluster.ec2.settings.yaml_file import add_settings
-from atomo_cluster.errors import ConfigError
+from atomo_cluster.errors import ClusterError, ConfigError
 from atomo_cluster.names import nearest
 from atomo_cluster.program import dispatch, handled
 
@@ -98,12 +99,26 @@ def act(name: str, words: list[str]) -> int:
     document = Document(enabled="--json" in words_before_separator)
     with handled(interrupt), document.printed():
         made = Run(parsed(name, module, words), document)
-        if name in STATEFUL:
-            check_state(made.cluster)
-        code = run(made)
-        if code:
-            document.fail(f"`{name}` ended with code {code}", code)
-        return code
+        with reported(made, name):
+            if name in STATEFUL:
+                check_state(made.cluster)
+            code = run(made)
+            if code:
+                document.fail(f"`{name}` ended with code {code}", code)
+            return code
+
+
+@contextmanager
+def reported(run: Run, name: str) -> Iterator[None]:
+    """Reports the hosts that run if the block is interrupted, also in the middle of a roll-back."""
+    try:
+        yield
+    except (KeyboardInterrupt, ClusterError) as error:
+        if isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt):
+            from atomo_cluster.ec2.targets.interruption import report_interruption
+
+            report_interruption(run, name, error)
+        raise
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:

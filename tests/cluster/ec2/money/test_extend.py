@@ -89,7 +89,7 @@ def test_a_host_that_fails_keeps_its_tag_and_a_smaller_move_is_allowed(ec2, fuse
     assert ": exit code 1: no sudo" in failed.err
     assert f"{fuses.ids[1]}: its fuse stays at " in failed.err  # stdout has the document
     expected = {id: 8.0 if id == fuses.ids[1] else 20.0 for id in fuses.ids}
-    assert {one["id"]: round(one["max_hours"], 1) for one in failed.record} == expected
+    assert {one["id"]: round(one["max_hours"], 1) for one in failed.record["records"]} == expected
     assert shown_h(ec2) == expected
     fuses.faults.clear()
     smaller = ec2("extend", "12", "--yes")

@@ -62,6 +62,7 @@ class Observation:
     refusal: str  # why the last request failed; empty: it did not
     affordable: bool  # False if the last request would have exceeded max_usd
     start_failed: bool  # True if the last start of the job failed
+    drop_failed: bool  # True if AWS last refused to end hosts
     outcome: str  # the result of the job; empty: none yet
     idle_since: datetime | None  # when nothing trained any more; None: the job runs
     restarts: int
@@ -99,8 +100,8 @@ def decide(view: Observation, rules: Limits) -> Decision:
         limits(view, rules)
         or (idle(view, rules) if view.outcome else None)
         or (ended(view, rules) if view.code is not None and not view.outcome else None)
-        or changed(view)
         or (stopped(view, rules) if not view.running else None)
+        or changed(view)
         or launching(view)
         or Decision(Action.WAIT)
     )
@@ -160,11 +161,12 @@ def ended(view: Observation, rules: Limits) -> Decision:
 
 def changed(view: Observation) -> Decision | None:
     """Decides about hosts to end, and new hosts for the job."""
-    if view.going:
-        return Decision(Action.DROP, f"of no use: {', '.join(view.going)}")
+    drop = Decision(Action.DROP, f"of no use: {', '.join(view.going)}") if view.going else None
+    if drop and not view.drop_failed:
+        return drop
     if view.running and view.joining:
         return Decision(Action.JOIN, f"ready: {', '.join(view.joining)}")
-    return None
+    return drop
 
 
 def stopped(view: Observation, rules: Limits) -> Decision | None:

@@ -94,7 +94,7 @@ class Supervisor:
     ) -> None:  # fmt: skip
         self._rules, self._job, self._crew, self._store = rules, job, crew, store
         self._story, self._network, self._now = story, network, now
-        self._released = self._over = self._start_failed = False
+        self._released = self._over = self._start_failed = self._drop_failed = False
         self._backoff = Backoff(story.job, len(story.waits))
         self._refusal, self._affordable = "", True  # of the last request for hosts
         self._heeded: set[str] = set()  # hosts whose notice has ended the job
@@ -151,6 +151,7 @@ class Supervisor:
             refusal=self._refusal,
             affordable=self._affordable,
             start_failed=self._start_failed,
+            drop_failed=self._drop_failed,
             outcome=story.outcome,
             idle_since=None if running else story.idle_since,
             restarts=story.restarts,
@@ -186,7 +187,8 @@ class Supervisor:
         try:
             hosts = self._crew.prepared()
         except Exception as error:  # a defect there is no reason to watch no money
-            self._refuse(f"the setup of new hosts failed: {error}")
+            if not self._story.outcome:  # or they were ended with the others
+                self._refuse(f"the setup of new hosts failed: {error}")
             return
         if hosts:
             self._backoff.succeed()
@@ -218,11 +220,13 @@ class Supervisor:
             self._job.stop(True)
             if self._job.code:
                 self._restart(f"the job ended with {self._job.code}, by EC2's notice")
+        self._drop_failed = True
         self._crew.drop(view.going)
+        self._drop_failed = False
 
     def _join(self, decision: Decision, view: Observation) -> None:
         self._job.stop()
-        self._story.tell(JOINED, f"{decision.why}; the job has stopped, with a checkpoint")
+        self._story.tell(JOINED, f"{decision.why}; the job was stopped, to start on all hosts")
         if self._job.code != 0:  # or it was done just now
             self._job.forget()
 

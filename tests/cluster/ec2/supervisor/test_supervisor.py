@@ -20,8 +20,8 @@ RULES = Limits(max_usd=10.0, max_restarts=3, autostop=timedelta(minutes=30))
 CALM = Observation(
     now=START, running=True, code=None, withdrawn=False, lost=(), going=(), ready=3, needed=2,
     joining=(), missing=0, preparing=False, ask_at=None, refusal="", affordable=True,
-    start_failed=False, outcome="", idle_since=None, restarts=0, safe=False, released=False,
-    usd=1.0, usd_per_hour=1.2, fuse=FUSE,
+    start_failed=False, drop_failed=False, outcome="", idle_since=None, restarts=0, safe=False,
+    released=False, usd=1.0, usd_per_hour=1.2, fuse=FUSE,
 )  # fmt: skip
 OVER = {"running": False, "outcome": "done", "idle_since": START}
 LATE = {"now": START + timedelta(minutes=30)}
@@ -51,6 +51,10 @@ BROKE = {"affordable": False, "refusal": "the cluster may cost $11"}
         (LOSS | {"now": FUSE - timedelta(minutes=11)}, Action.WAIT),  # no new host is worth it
         (LOSS | BROKE | SOON, Action.WAIT),
         (LOSS | {"going": ("i-1",)}, Action.DROP),
+        (LOSS | {"going": ("i-1",), "running": False}, Action.START),  # AWS may refuse for hours
+        (LOSS | {"going": ("i-1",), "joining": ("i-7",)}, Action.DROP),
+        (LOSS | {"going": ("i-1",), "joining": ("i-7",), "drop_failed": True}, Action.JOIN),
+        (LOSS | {"going": ("i-1",), "drop_failed": True}, Action.DROP),
         (LOSS | {"running": False}, Action.START),  # on those that are left, before AWS is asked
         ({"joining": ("i-7",)}, Action.JOIN),
         ({"joining": ("i-7",), "running": False}, Action.START),

@@ -8,7 +8,7 @@ from atomo.codecs import CODECS, make_codec
 from atomo.errors import CheckpointError, CodecError
 from atomo.exchange.compressor import Compressor, add_frame
 from atomo.fusion import plan
-from atomo.memory import MEMORIES, NoMemory, Residual, default_memory
+from atomo.memory import MEMORIES, NoMemory, Residual, default_memory, make_memory
 from atomo.options.grouping import ONE
 from atomo.wire import Compression
 
@@ -50,6 +50,34 @@ def test_what_is_sent_and_what_is_kept_is_what_came_in(code):
     for number in range(5):
         run.step(number)
     run.check(run.sent)
+
+
+@pytest.mark.parametrize("code", [*CODECS, "svd(selection=top)"])
+def test_a_decayed_residual_has_the_bits_of_a_residual_that_was_decayed_by_hand(code):
+    """Checks sent + kept = decay kept + gradient, and a resume at every step."""
+    decayed, plain = (Run(code, make_memory(spec)) for spec in ("residual(decay=0.95)", "residual"))
+    for number in range(4):
+        before = decayed.kept() * 0.95
+        state = {name: kept * 0.95 for name, kept in decayed.memory.state_dict().items()}
+        plain.memory.load_state_dict(state)
+        for run in (decayed, plain):
+            run.came_in, run.sent = before.clone(), torch.zeros_like(before)
+            run.step(number)
+        assert decayed.sent.equal(plain.sent)
+        assert decayed.kept().equal(plain.kept())
+        decayed.check(decayed.sent)
+        decayed.memory.load_state_dict(decayed.memory.state_dict())
+
+
+def test_a_lossless_codec_sends_the_decayed_residual_rounded_before_it_is_added():
+    memory, layout = make_memory("residual(decay=0.95)"), {"a": Size((1000,))}
+    drawn = Generator().manual_seed(3)
+    kept, gradient = torch.randn(1000, generator=drawn), torch.randn(1000, generator=drawn)
+    memory.load_state_dict({"a": kept})
+    dense = make_codec("sgd")
+    sent = dense.decode(memory.encode(dense, gradient.clone(), layout, drawn), Size((1000,)))
+    assert sent.equal(kept * 0.95 + gradient)
+    assert not memory.state_dict()["a"].any()
 
 
 @pytest.mark.parametrize("code", [*CODECS, "svd(selection=top)"])

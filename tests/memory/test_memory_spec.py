@@ -18,6 +18,8 @@ LAYOUT = {"a": Size((40,))}
     [
         *((name, name) for name in MEMORIES),
         ("Residual(beta=1)", "residual(beta=1.0)"),
+        ("residual(decay=0.95)", "residual(beta=0.95)"),
+        ("residual(decay=1)", "residual(beta=1.0)"),
         ("dgc(clip=6, masking=False)", "dgc(clip=6.0, masking=False)"),
         ("momentum( beta = 0.5 )", "momentum(beta=0.5)"),
     ],
@@ -33,7 +35,10 @@ def test_a_specification_has_one_spelling(spec, meant):
     [
         ("residal", r"unknown memory 'residal'; did you mean 'residual'\?"),
         ("residual(gama=2)", r"residual: unknown setting 'gama'; did you mean 'gamma'\?"),
-        ("residual(beta=2)", r"beta must be in \[0, 1\].*got 2"),
+        ("residual(beta=2)", r"beta \(decay\) must be in \[0, 1\].*got 2"),
+        ("residual(decay=2)", r"beta \(decay\) must be in \[0, 1\].*got 2"),
+        ("residual(decay=often)", r"decay must be of type float, got 'often'"),
+        ("residual(beta=1, decay=1)", r"decay and beta are one setting"),
         ("residual(units=weight)", r"units must be gradient or update, got 'weight'"),
         ("residual(gamma=0)", r"gamma above 0, got 1\.0 and 0"),
         ("momentum(beta=1)", r"beta must be in \[0, 1\), got 1"),

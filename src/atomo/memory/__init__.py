@@ -134,6 +134,8 @@ def canonical_memory(spec: str) -> str:
 
     >>> canonical_memory("Residual(beta=0.9, gamma=1)")
     'residual(beta=0.9, gamma=1.0)'
+    >>> canonical_memory("residual(decay=0.95)")
+    'residual(beta=0.95)'
 
     Raises:
         ConfigError: the specification is malformed, or its memory or a setting is unknown.
@@ -182,14 +184,18 @@ def read_memory(spec: object) -> tuple[type[Memory], dict[str, Any]]:
     name, arguments = read_call(spec)
     kind = MEMORIES[resolve("memory", name, MEMORIES)]
     settings: dict[str, Any] = {}
-    for key, value in arguments.items():
+    for name, value in arguments.items():
+        key = kind.synonyms.get(name, name)
         if key not in kind.settings:
-            raise ConfigError(f"{kind.id}: unknown setting {key!r}; {nearest(key, kind.settings)}")
+            known = [*kind.settings, *kind.synonyms]
+            raise ConfigError(f"{kind.id}: unknown setting {name!r}; {nearest(name, known)}")
+        if key in settings:
+            raise ConfigError(f"{kind.id}: {name} and {key} are one setting, and both are given")
         expected_type = kind.settings[key]
         fitted = float(value) if expected_type is float and type(value) is int else value
         if type(fitted) is not expected_type:
             raise ConfigError(
-                f"{kind.id}: {key} must be of type {expected_type.__name__}, got {value!r}"
+                f"{kind.id}: {name} must be of type {expected_type.__name__}, got {value!r}"
             )
         settings[key] = fitted
     return kind, settings

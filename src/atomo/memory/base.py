@@ -56,6 +56,9 @@ class Memory(ABC):
     settings: ClassVar[Mapping[str, type]] = MappingProxyType({})
     """The settings of the specification, and their types. The attribute of a setting is its name
     after an underscore."""
+    synonyms: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Other names of settings in a specification, and the settings; stored strings never have
+    them."""
 
     @property
     def spec(self) -> str:

@@ -2,7 +2,8 @@
 
 Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014; Karimireddy et al., "Error
 Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019; Zheng, Huang and Kwok,
-"Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback", NeurIPS 2019.
+"Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback", NeurIPS 2019;
+Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo", 2025 (arXiv:2508.15706).
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class Residual(Memory):
     """Encodes beta r + gamma g for a gradient g, and keeps the unsent part as r.
 
     With both factors at 1, which is the default, nothing is ever lost. Public code often uses a
-    beta of 0.9 without saying so, and then loses a part of every residual.
+    beta of 0.9 without saying so, and then loses a part of every residual. SparseLoCo decays the
+    residual by 0.95 at every exchange on purpose; a specification may call beta `decay`.
 
     `units=update` is EF-signSGD's error feedback: p = lr g + e, C(p) is sent, e = p - C(p), and the
     weights move by C(p). The residual is then a part of an update: a residual from a time of a
@@ -48,6 +50,7 @@ class Residual(Memory):
     settings: ClassVar[Mapping[str, type]] = MappingProxyType(
         {"beta": float, "gamma": float, "units": str}
     )
+    synonyms: ClassVar[Mapping[str, str]] = MappingProxyType({"decay": "beta"})
 
     def __init__(self, beta: float = 1.0, gamma: float = 1.0, units: str = "gradient") -> None:
         """Builds an empty memory.
@@ -63,7 +66,8 @@ class Residual(Memory):
         """
         if not 0 <= beta <= 1 or not 0 < gamma < math.inf:
             raise ConfigError(
-                f"residual: beta must be in [0, 1] and gamma above 0, got {beta} and {gamma}"
+                "residual: beta (decay) must be in [0, 1] and gamma above 0, "
+                f"got {beta} and {gamma}"
             )
         if units not in UNITS:
             raise ConfigError(f"residual: units must be gradient or update, got {units!r}")
@@ -102,7 +106,8 @@ class Residual(Memory):
             return codec.encode_residual(gradient, residual, generator)
         if self._kept.holds(layout):  # all of it is sent now
             residual = self._kept.vector(layout, gradient).view(gradient.shape)
-            gradient.add_(residual, alpha=self._beta)
+            # The product is rounded before it is added, as with other codecs.
+            gradient.add_(residual.mul_(self._beta))
             residual.zero_()
         return codec.encode(gradient, generator)
 

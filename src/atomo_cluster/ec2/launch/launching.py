@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -17,7 +17,7 @@ from atomo_cluster.ec2.launch.capacity import first_available
 from atomo_cluster.ec2.launch.fleet import Order, order_on_demand, order_spot, refusals
 from atomo_cluster.ec2.launch.plan import Plan
 from atomo_cluster.ec2.places.network import Network, prepare_network
-from atomo_cluster.errors import CloudError, LeftBehind
+from atomo_cluster.errors import CloudError, LeftBehind, NotReady
 
 __all__ = ["dry_run", "launch"]
 
@@ -36,15 +36,17 @@ def launch(aws: Aws, plan: Plan, cidr: str | None, say: Say) -> list[Instance]:
 
     Raises:
         CloudError: AWS failed, and all is as before.
+        NotReady: another launch has brought hosts since the plan was made.
         LeftBehind: AWS failed, and a resource could not be deleted; the message names it.
     """
     mark = uuid.uuid4().hex[:12]
+    check_unchanged(aws, plan)
     try:
         made = start_somewhere(aws, plan, cidr, mark, say)
         if made:
             aws.wait("instance_running", START_S, InstanceIds=made)
         hosts = instances(aws, plan.owned)
-        check_alone(plan, hosts)
+        check_alone(plan, hosts, mark)
     except BaseException as error:
         roles = cidr is not None and plan.cluster.makes_roles  # the master makes none
         roll_back(aws, plan, mark, say, error, roles)
@@ -106,13 +108,43 @@ def orders(plan: Plan, attempt: Attempt, mark: str) -> list[Order]:
     ]
 
 
-def check_alone(plan: Plan, hosts: list[Instance]) -> None:
-    """Detects two simultaneous launches, which would double the cluster."""
+def check_unchanged(aws: Aws, plan: Plan) -> None:
+    """Refuses to order where another launch has brought hosts since the plan was made.
+
+    The lock of a launch holds on one machine; the tags of hosts tell of launches on others.
+
+    Raises:
+        NotReady: there are such hosts, and nothing was ordered.
+    """
+    known = {host.id for host in plan.running}
+    others = [host for host in instances(aws, plan.owned) if host.id not in known]
+    if others:
+        raise NotReady(
+            f"another `launch` of {plan.cluster.name} is under way, and nothing was launched here: "
+            f"{launches_text(others)}. They run and cost; once it is done, `launch` again starts "
+            "what is still missing"
+        )
+
+
+def check_alone(plan: Plan, hosts: list[Instance], mark: str) -> None:
+    """Detects two launches in the same seconds, which would double the cluster.
+
+    Both see the other's hosts, and both end their own.
+    """
     if len(hosts) > plan.cluster.hosts:
+        known = {host.id for host in plan.running}
+        others = [host for host in hosts if host.id not in known and host.launch != mark]
         raise CloudError(
             f"the cluster has {len(hosts)} hosts where {plan.cluster.hosts} are wanted: another "
-            "`launch` ran at the same time; run it again once the other is done"
+            f"`launch` ran at the same time ({launches_text(others)}), and may end its hosts too; "
+            "see `status`, and run it again once the other is done"
         )
+
+
+def launches_text(hosts: Sequence[Instance]) -> str:
+    """Formats hosts with the machines that have launched them."""
+    machines = sorted({host.machine for host in hosts if host.machine}) or ["an unknown machine"]
+    return f"{', '.join(host.id for host in hosts)}, launched from {', '.join(machines)}"
 
 
 def roll_back(

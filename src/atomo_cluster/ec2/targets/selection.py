@@ -21,6 +21,7 @@ from atomo_cluster.names import nearest
 
 __all__ = [
     "cluster_hosts",
+    "cluster_master",
     "host_keys",
     "hosts_of",
     "inner_network",
@@ -42,13 +43,34 @@ def cluster_hosts(run: Run) -> list[Host]:
     """
     if run.options.hostfile:
         return hosts_in_file(run.options.hostfile)
+    return hosts_of(run, running_instances(run))
+
+
+def cluster_master(run: Run) -> Host:
+    """Returns the master of the cluster, or of --hostfile; addresses of workers are not needed.
+
+    Raises:
+        CloudError: no master runs.
+        ConfigError: the file is invalid, or the master has no address.
+    """
+    if run.options.hostfile:
+        return hosts_in_file(run.options.hostfile)[0]
+    return to_host(run, 0, running_instances(run)[0])
+
+
+def running_instances(run: Run) -> list[Instance]:
+    """Returns the instances of the cluster that run, the master first.
+
+    Raises:
+        CloudError: no master runs.
+    """
     hosts = instances(run.aws, run.owned, ["running"])
     if not hosts or hosts[0].role != "master":
         raise CloudError(
             f"cluster {run.cluster.name} has no running master; `launch` starts it, or "
             "`start_hosts` where `stop_hosts` has stopped it"
         )
-    return hosts_of(run, hosts)
+    return hosts
 
 
 def owners_hosts(run: Run) -> list[Host]:

@@ -14,7 +14,7 @@ PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 DISK = 100 * 0.08 / 730
 HOST = 0.096 + DISK + 0.005
 LEFT_S = 5 * 3600
-JOB = "3\trunning\t\t10\t11\t\t--epochs 2\n"
+JOB = "3\trunning\t\t10\t11\t\truns/job-3\t--epochs 2\n"
 
 
 class Hosts:

@@ -11,6 +11,7 @@ from atomo_cluster.ec2.commands.jobs.train import add_manner, train
 from atomo_cluster.ec2.commands.planning.plan import present
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import launch as launch_hosts
+from atomo_cluster.ec2.launch.lock import launch_lock
 from atomo_cluster.ec2.launch.plan import make_plan
 from atomo_cluster.ec2.places.network import allowed_cidr
 from atomo_cluster.ec2.targets.selection import cluster_hosts
@@ -54,9 +55,10 @@ def run(run: Run) -> int:
     if run.options.dry_run:
         shutdown.rehearse(run, resources)
         return launch.rehearse(run, plan)
-    run.confirm("End all of these, then launch?" if resources else "Proceed?")
-    shutdown.end(run)
-    made = launch_hosts(run.aws, plan, cidr, run.say)
+    with launch_lock(run.cluster.state, run.cluster.name):
+        run.confirm("End all of these, then launch?" if resources else "Proceed?")
+        shutdown.end(run)
+        made = launch_hosts(run.aws, plan, cidr, run.say)
     launch.write_down(run, plan, made)
     show_hosts(run, made)
     try:

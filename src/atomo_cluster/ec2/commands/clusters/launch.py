@@ -12,6 +12,7 @@ from atomo_cluster.ec2.commands.planning.validate import refuse
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import dry_run
+from atomo_cluster.ec2.launch.lock import launch_lock
 from atomo_cluster.ec2.launch.offers import checked_offers, launch_first_available, offers
 from atomo_cluster.ec2.launch.plan import Plan
 from atomo_cluster.ec2.money.budget import check_budget, limit_excess
@@ -38,7 +39,15 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    """Launches, and shows the hosts."""
+    """Launches, and shows the hosts; one launch at a time on this machine."""
+    if run.options.dry_run:
+        return launched(run)
+    with launch_lock(run.given.state, run.given.name):
+        return launched(run)
+
+
+def launched(run: Run) -> int:
+    """Shows the plan, checks, asks and launches."""
     offers_in_order = offers(run)
     if len(offers_in_order) > 1:
         offers_in_order = checked_offers(run, offers_in_order, check)

@@ -11,7 +11,7 @@ from atomo_cluster.ec2.money.ledger import read_entries
 from atomo_cluster.ec2.targets.selection import to_host
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError
 
-__all__ = ["tell_origin"]
+__all__ = ["alive_jobs", "tell_origin"]
 
 ALIVE = ("queued", "running", "stopping")
 
@@ -48,6 +48,12 @@ def origin_text(run: Run, hosts: Sequence[Instance]) -> str:
     minutes = int((datetime.now(timezone.utc) - oldest).total_seconds() // 60)
     age = f"{minutes // 60} h {minutes % 60} min"
     return f"{title}: launched from {machine}, owner {run.owned.owner}, {age} ago"
+
+
+def alive_jobs(run: Run, master: Instance) -> str:
+    """Formats the jobs that run or wait, or why they are unknown; empty: there is none."""
+    text = job_text(run, master)
+    return "" if text.startswith("none") else f"jobs of the cluster: {text}"
 
 
 def job_text(run: Run, master: Instance) -> str:

@@ -7,6 +7,7 @@ from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.aws.deletion import END_S
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.clusters import launch
+from atomo_cluster.ec2.commands.clusters.origin import alive_jobs
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
@@ -18,8 +19,9 @@ HELP: Final = """\
 
 Makes a cluster that runs one of N workers. More are launched as `launch` does it, with its plan,
 checks and limits, into the cluster's zone. With fewer, those that were launched last are ended, and
-their disks with them: a job over all hosts loses them, so `stop` it first. Afterwards `bootstrap`
-tells the hosts of each other, and n_workers in cluster.yaml should say N."""
+their disks with them. A job over all hosts loses them: where one runs it is named in the question,
+and `stop` has it write a checkpoint first. Afterwards `bootstrap` tells the hosts of each other,
+and n_workers in cluster.yaml should say N."""
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -52,7 +54,12 @@ def shrink(run: Run, hosts: list[Instance], surplus: list[Instance]) -> int:
         refusal = run.aws.refusal("ec2.terminate_instances", InstanceIds=ids)
         run.tell_dry_run({"ec2.terminate_instances": str(refusal or "")}, "ending them")
         return 0
-    run.confirm()
+    if jobs := alive_jobs(run, hosts[0]):
+        run.say(
+            f"{jobs}; a job over all hosts loses those that end: `stop JOB` has it write a "
+            "checkpoint first, and the same `train` continues it afterwards"
+        )
+    run.confirm("End them while a job runs?" if jobs else "Proceed?")
     end(run, ids)
     remaining = [host for host in hosts if host.id not in ids]
     show_hosts(run, remaining)

@@ -10,7 +10,7 @@ from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.hosts.transfer import HostSource, S3Source, Source, fetch
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.supervisor.results import FETCHED
-from atomo_cluster.ec2.targets.selection import cluster_hosts, host_keys, ssh_of
+from atomo_cluster.ec2.targets.selection import cluster_master, host_keys, ssh_of
 
 HELP: Final = """\
   pytorch_ec2.py fetch
@@ -39,7 +39,7 @@ def run(run: Run) -> int:
 
 def from_master(run: Run, folder: Path) -> list[str]:
     """Downloads results from the master and marks them there as fetched."""
-    master, ssh = cluster_hosts(run)[0], ssh_of(run)
+    master, ssh = cluster_master(run), ssh_of(run)
     host_keys(run, ssh).pin(master)
     folder_set, home = run.cluster.out_dir, run.cluster.remote_dir
     remote_folder = folder_set if folder_set.startswith("/") else f"{home}/{folder_set}"

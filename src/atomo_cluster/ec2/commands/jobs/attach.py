@@ -7,7 +7,7 @@ from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.jobs.logs import ALL, add_job, number
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import follow_job
-from atomo_cluster.ec2.targets.selection import cluster_hosts
+from atomo_cluster.ec2.targets.selection import cluster_master
 
 HELP: Final = """\
   pytorch_ec2.py attach
@@ -24,6 +24,6 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     job = number(run.options.job)
-    code = follow_job(run, cluster_hosts(run)[0], job, ALL)
+    code = follow_job(run, cluster_master(run), job, ALL)
     run.tell({"job": job, "exit_code": code})
     return code

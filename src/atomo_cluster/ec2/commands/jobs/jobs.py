@@ -10,7 +10,7 @@ from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.jobs.control import list_jobs
 from atomo_cluster.ec2.jobs.job import Job
-from atomo_cluster.ec2.targets.selection import cluster_hosts
+from atomo_cluster.ec2.targets.selection import cluster_master
 
 HELP: Final = """\
   pytorch_ec2.py jobs
@@ -28,7 +28,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    master = cluster_hosts(run)[0]
+    master = cluster_master(run)
     listed = list_jobs(run, master)
     if listed:
         shown = table(f"{run.cluster.name}, on {master.name}", COLUMNS)

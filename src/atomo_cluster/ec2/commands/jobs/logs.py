@@ -6,7 +6,7 @@ from typing import Final
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import follow_job, print_tail
-from atomo_cluster.ec2.targets.selection import cluster_hosts
+from atomo_cluster.ec2.targets.selection import cluster_master
 from atomo_cluster.errors import ConfigError
 
 ALL: Final = "+1"  # as `tail -n` has it
@@ -33,7 +33,7 @@ def add_job(parser: ArgumentParser) -> None:
 
 
 def run(run: Run) -> int:
-    master = cluster_hosts(run)[0]
+    master = cluster_master(run)
     options = run.options
     lines = ALL if options.lines is None else str(options.lines)
     if options.lines is not None and options.lines < 0:

@@ -8,7 +8,7 @@ from atomo_cluster.ec2.commands.hosts.kill_python import add_wait
 from atomo_cluster.ec2.commands.jobs.logs import number
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import stop_job
-from atomo_cluster.ec2.targets.selection import cluster_hosts
+from atomo_cluster.ec2.targets.selection import cluster_master
 
 HELP: Final = """\
   pytorch_ec2.py stop 3
@@ -26,7 +26,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     job = number(run.options.job)
-    reply = stop_job(run, cluster_hosts(run)[0], job, run.options.wait)
+    reply = stop_job(run, cluster_master(run), job, run.options.wait)
     run.say(reply or f"job {job} has ended")
     run.tell({"job": job})
     return 0

@@ -47,6 +47,16 @@ def test_the_rehearsal(ec2, cloud, folder, monkeypatch):
     assert everything(cloud) == before
 
 
+def test_virtual_hosts_of_the_rehearsal_have_their_keys_in_the_folder_that_down_removes():
+    """Each `up` makes other hosts at the same addresses: their pinned keys go with them."""
+    commands = [line for line in re.sub(r"\\\n *", "", rehearsal()).splitlines()
+                if "pytorch_ec2.py" in line and "--hostfile clusters/virtual/" in line]  # fmt: skip
+    assert len(commands) == 3
+    for line in commands:
+        words = shlex.split(line)
+        assert words[words.index("--state-dir") + 1] == "clusters/virtual/state"
+
+
 ANA = "arn:aws:iam::123456789012:user/ana"
 FULL = {"supervise": True, "results": "s3://box/x", "connect": "ssm", "efa": True,
         "placement_group": True, "storage": "fsx:fs-01234567"}  # fmt: skip

@@ -104,8 +104,7 @@ def tell_excess(run: Run, plan: Plan) -> None:
         return
     if excess := limit_excess(limit, sum_known([plan.total, ended_usd(run)])):
         run.say(
-            f"MAX_USD DOES NOT HOLD: {excess}; the hosts run on: "
-            "`resize` ends some, `shutdown` all"
+            f"MAX_USD DOES NOT HOLD: {excess}; the hosts run on: `resize` ends some, `shutdown` all"
         )
 
 

@@ -37,10 +37,12 @@ if TYPE_CHECKING:
         TooFewWorkers,
         TransportError,
     )
+    from atomo.exchange.outer.optimizer import OuterSGD
     from atomo.hooks.accelerate import accelerate_hook
     from atomo.hooks.ddp import ddp_hook
     from atomo.hooks.fsdp import fsdp_hook
     from atomo.hooks.lightning import lightning_callback
+    from atomo.hooks.local_steps import local_steps
     from atomo.hooks.optimizer import wrap_optimizer
     from atomo.hooks.options import HookOptions
     from atomo.hooks.published import add_parser_arguments, wrap_compress_optimizer
@@ -66,6 +68,7 @@ __all__ = [
     "HookOptions",
     "Law",
     "Memory",
+    "OuterSGD",
     "PeerLost",
     "ReplicasDiffer",
     "TooFewWorkers",
@@ -83,6 +86,7 @@ __all__ = [
     "errors",
     "fsdp_hook",
     "lightning_callback",
+    "local_steps",
     "make_codec",
     "make_memory",
     "trainer_hook",
@@ -117,12 +121,14 @@ HOMES = {
     ),
     "Compression": "atomo.options.compression",
     "HookOptions": "atomo.hooks.options",
+    "OuterSGD": "atomo.exchange.outer.optimizer",
     "__version__": "atomo.core.distribution",
     "accelerate_hook": "atomo.hooks.accelerate",
     "bucket_cap_mb_list": "atomo.hooks.states.ddp_buckets",
     "ddp_hook": "atomo.hooks.ddp",
     "fsdp_hook": "atomo.hooks.fsdp",
     "lightning_callback": "atomo.hooks.lightning",
+    "local_steps": "atomo.hooks.local_steps",
     "trainer_hook": "atomo.hooks.trainer",
     "wrap_optimizer": "atomo.hooks.optimizer",
     "add_parser_arguments": "atomo.hooks.published",

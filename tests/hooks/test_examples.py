@@ -21,8 +21,9 @@ PRINTED = r"2 ranks: ([\d.]+)x fewer bytes than dense(?:; |\n)([\d.]+)% of the t
         (TORCHRUN, "ddp.py"),
         (TORCHRUN, "with_accelerate.py"),
         (MPIRUN, "own_loop.py"),
+        (MPIRUN, "local_steps.py"),
     ],
-    ids=["ddp-torchrun", "accelerate-torchrun", "own_loop-mpirun"],
+    ids=["ddp-torchrun", "accelerate-torchrun", "own_loop-mpirun", "local_steps-mpirun"],
 )
 def test_two_ranks_learn_with_a_fraction_of_the_bytes(launcher, example, tmp_path):
     done = subprocess.run(

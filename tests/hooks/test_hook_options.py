@@ -22,10 +22,29 @@ OWN = {
     "lightning_callback": set(),
     "fsdp_hook": {"optimizer"},
     "wrap_optimizer": {"bucket_mb", "scaler", "collective"},
+    "local_steps": {
+        "every",
+        "outer",
+        "fragments",
+        "overlap",
+        "mix",
+        "outer_mean",
+        "bucket_mb",
+        "process_group",
+        "collective",
+    },
 }
 MISSING = {
     "fsdp_hook": {"hierarchical", "noise_damping"},
     "wrap_optimizer": {"momentum", "nesterov"},
+    "local_steps": {
+        "momentum",
+        "nesterov",
+        "noise_damping",
+        "recipe",
+        "steps_per_epoch",
+        "warmup_steps",
+    },
 }
 PAGE = Path(__file__).parents[2] / "docs" / "ddp.md"
 
@@ -36,7 +55,8 @@ def test_a_signature_lists_every_option_with_its_type_and_default(name):
     keywords = {p.name: p for p in parameters.values() if p.kind is p.KEYWORD_ONLY}
     assert set(keywords) == TYPES.keys() - MISSING.get(name, set()) | OWN[name]
     assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    defaults = {**DEFAULTS, "timeout_s": 300.0} if name == "wrap_optimizer" else {**DEFAULTS}
+    job = name in ("wrap_optimizer", "local_steps")
+    defaults = {**DEFAULTS, "timeout_s": 300.0} if job else {**DEFAULTS}
     for option in keywords.keys() - OWN[name]:
         assert keywords[option].default == defaults[option]
         assert keywords[option].annotation == TYPES[option]

@@ -35,7 +35,7 @@ README = ROOT / "README.md"
 TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 # tests/hooks/test_examples.py runs these on several ranks, except the one of FSDP2, which
 # tests/hooks/fsdp_ranks.py covers.
-SEVERAL = {"ddp", "own_loop", "with_accelerate", "with_fsdp"}
+SEVERAL = {"ddp", "local_steps", "own_loop", "with_accelerate", "with_fsdp"}
 EXTRA = {"with_lightning"}  # which tests/hooks/test_frameworks.py has in small
 EXAMPLES = sorted(p for p in (ROOT / "examples").glob("*.py") if p.stem not in SEVERAL | EXTRA)
 PATH = re.compile(

@@ -71,6 +71,8 @@ class HookConfig:
     """True if the noise of the codec scales the learning rate; None: not decided yet."""
     bucket_cap_mb: str = ""
     """The sizes of DDP's buckets in MiB, as text; empty: the caller is not DDP."""
+    local_steps: str = ""
+    """The rounds and the outer optimizer, as text; empty: each step is averaged."""
 
     def __post_init__(self) -> None:
         _ = self.spec  # an unknown code is an error here, not at the first use
@@ -222,6 +224,7 @@ class HookConfig:
             "bucket_mb": f"{self.bucket_mb:g}",
             "bucket_cap_mb": self.bucket_cap_mb or "none",
             "noise_damping": str(bool(self.noise_damping)),
+            "local_steps": self.local_steps or "none",
         }
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "CommonOptions",
     "FSDPHookOptions",
     "HookOptions",
+    "LocalStepsOptions",
     "OptimizerOptions",
     "takes_options",
 ]
@@ -22,19 +23,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class CommonOptions(TypedDict, total=False):
-    """The options that all functions take; `HookOptions` documents each."""
+class ExchangeOptions(TypedDict, total=False):
+    """The options of any exchange; `HookOptions` documents each."""
 
     memory: str | Memory
     code_schedule: str
-    recipe: str
-    steps_per_epoch: int
-    warmup_steps: int
     dense_below: int
     dense_steps: int
     seed: int
     compression: Compression | None
     timeout_s: float | None
+
+
+class LocalStepsOptions(ExchangeOptions, total=False):
+    """The options of `local_steps`; `HookOptions` documents each. A step is a round there."""
+
+    hierarchical: str | int
+
+
+class CommonOptions(ExchangeOptions, total=False):
+    """The options that all hooks and `wrap_optimizer` take; `HookOptions` documents each."""
+
+    recipe: str
+    steps_per_epoch: int
+    warmup_steps: int
 
 
 class FSDPHookOptions(CommonOptions, total=False):

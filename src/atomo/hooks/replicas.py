@@ -25,7 +25,8 @@ def replicate(model: nn.Module, collective: Collective) -> None:
 def copy_first(tensor: Tensor, collective: Collective, label: str) -> None:
     """Replaces a tensor by that of rank 0."""
     own = tensor.cpu().contiguous().flatten().view(torch.uint8)
-    payload = own.numpy() if collective.rank == 0 else np.zeros(1, np.uint8)
+    # A copy: rank 0 may change its weights or buffers before the last rank has read the payload.
+    payload = own.numpy().copy() if collective.rank == 0 else np.zeros(1, np.uint8)
     first, *_ = collective.gather(payload, label)  # reads all payloads: the gather must complete
     if first.size != own.numel():
         raise FrameError(f"rank 0 has {label} in {first.size} bytes; this rank in {own.numel()}")

@@ -1,0 +1,143 @@
+"""The anchor of local steps: the weights from which all replicas begin a round."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from atomo.errors import CheckpointError
+from atomo.exchange.outer.optimizer import OuterSGD
+
+__all__ = ["Anchor"]
+
+
+@final
+class Anchor:
+    """The weights of the last exchange in float32, the outer momentum, and the buffers.
+
+    A model in half precision has the rounded anchor. A difference is taken from the rounded anchor,
+    so that a replica that does not move sends zeros, and the anchor keeps the digits that the model
+    cannot hold.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], outer: OuterSGD
+    ) -> None:
+        """Makes an anchor at the present weights.
+
+        Args:
+            parameters: the parameters that are exchanged, by name.
+            buffers: the floating-point buffers of the model, by name.
+            outer: the optimizer that steps the anchor.
+        """
+        self.outer = outer
+        self._parameters, self._buffers = parameters, buffers
+        self._weights = {
+            name: copy_of(tensor, torch.float32) for name, tensor in parameters.items()
+        }
+        self._averaged = {name: copy_of(tensor) for name, tensor in buffers.items()}
+        self._momentum: dict[str, Tensor] = {}
+        if outer.momentum:
+            self._momentum = {n: torch.zeros_like(tensor) for n, tensor in self._weights.items()}
+
+    @torch.no_grad()
+    def difference(self, name: str) -> Tensor:
+        """Returns anchor - weights of a parameter, in float32."""
+        parameter = self._parameters[name].detach()
+        start = self._weights[name].to(parameter.dtype)
+        return torch.sub(start.float(), parameter.float())
+
+    @torch.no_grad()
+    def step(self, means: Mapping[str, Tensor], mix: float, *, exact: bool = False) -> None:
+        """Takes an outer step, from which the replica continues.
+
+        Args:
+            means: the mean differences, by parameter name.
+            mix: the weight of the replica's own weights in those that it continues from.
+            exact: True if the weights of this replica, before they are replaced, are the mean. A
+                difference in float32 does not always lead back to the weights.
+        """
+        for name, mean in means.items():
+            parameter, anchor = self._parameters[name].detach(), self._weights[name]
+            if exact:
+                anchor.copy_(parameter)
+            else:
+                self.outer.step(anchor, self._momentum.get(name), mean)
+            parameter.copy_(torch.lerp(anchor, parameter.float(), mix) if mix else anchor)
+
+    def keep_buffers(self) -> None:
+        """Copies the buffers of the model, after they were averaged."""
+        for name, buffer in self._buffers.items():
+            self._averaged[name].copy_(buffer)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Puts the anchor and the averaged buffers into the model."""
+        for name, tensor in (self._weights | self._averaged).items():
+            self._target(name).copy_(tensor)
+
+    @contextmanager
+    def in_model(self) -> Iterator[None]:
+        """Puts the anchor into the model for a block; afterwards the weights are as before."""
+        names = [*self._parameters, *self._buffers]
+        own = {name: copy_of(self._target(name)) for name in names}
+        self.restore()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, tensor in own.items():
+                    self._target(name).copy_(tensor)
+
+    def state_dict(self) -> dict[str, dict[str, Tensor]]:
+        """Returns copies of the weights, the momentum and the buffers, by name."""
+        return {
+            "weights": copies(self._weights),
+            "momentum": copies(self._momentum),
+            "buffers": copies(self._averaged),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replaces the anchor by a state of `state_dict`.
+
+        Raises:
+            CheckpointError: the state belongs to another model, or lacks the momentum.
+        """
+        parts = {"weights": self._weights, "momentum": self._momentum, "buffers": self._averaged}
+        for part, tensors in parts.items():
+            check_part(part, state.get(part, {}), tensors)
+        for part, tensors in parts.items():
+            for name, tensor in tensors.items():
+                tensor.copy_(state[part][name])
+
+    def _target(self, name: str) -> Tensor:
+        """Returns the tensor of the model with this name."""
+        source = self._parameters if name in self._parameters else self._buffers
+        return source[name].detach()
+
+
+def copy_of(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Returns a copy of a tensor, in another dtype if one is given."""
+    return tensor.detach().to(dtype or tensor.dtype, copy=True)
+
+
+def copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns copies of tensors, by name."""
+    return {name: copy_of(tensor) for name, tensor in tensors.items()}
+
+
+def check_part(part: str, saved: Mapping[str, Any], expected: Mapping[str, Tensor]) -> None:
+    """Raises CheckpointError if a part of a state does not fit."""
+    for name in sorted(saved.keys() ^ expected.keys()):
+        if part == "momentum" and not expected:
+            break  # this outer optimizer has no momentum
+        fault = "has no" if name in expected else "is of another model: it has"
+        raise CheckpointError(f"the {part} of the anchor in the state {fault} {name!r}")
+    for name, tensor in expected.items():
+        if saved[name].shape != tensor.shape:
+            raise CheckpointError(
+                f"the {part} of the anchor in the state has {name!r} as "
+                f"{tuple(saved[name].shape)}; this model has {tuple(tensor.shape)}"
+            )

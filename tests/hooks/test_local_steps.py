@@ -1,0 +1,520 @@
+"""Local steps in other people's loops, on ranks that are threads."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from hooks.local_ranks import anchor_of, one_step, plain_sgd, replicas, steps
+from hooks.loops import batch, flat, model
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import SGD, Adam, AdamW
+from torch.optim.lr_scheduler import StepLR
+
+import atomo
+from atomo.errors import CheckpointError, ConfigError, Diverged
+from atomo.exchange.outer.optimizer import OuterSGD
+from atomo.hooks.local_steps import check_arguments
+
+PLAIN = "sgd(lr=1)"
+
+
+def adamw(network: nn.Module) -> torch.optim.Optimizer:
+    return AdamW(network.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("make", [plain_sgd, adamw])
+def test_one_worker_with_plain_outer_steps_is_plain_training_bit_for_bit(make, dtype):
+    [network], [wrapped] = replicas(
+        1, "sgd", steps_in(dtype, 20), make, lambda: model().to(dtype), every=3, outer=PLAIN
+    )
+    plain = model().to(dtype)
+    steps_in(dtype, 20)(0, plain, make(plain))
+    assert flat(network).equal(flat(plain))
+    assert wrapped.exchange.stats.steps == 6
+
+
+def steps_in(dtype: torch.dtype, count: int) -> Any:
+    """Returns the body of a training of one rank in a dtype."""
+
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        for step in range(count):
+            images, labels = batch(step)
+            optimizer.zero_grad()
+            cross_entropy(network(images.to(dtype)).float(), labels).backward()
+            optimizer.step()
+
+    return body
+
+
+def test_an_exchange_after_each_step_of_sgd_is_data_parallel_sgd_within_2_ulp():
+    size, count = 3, 10
+    weights: list[Tensor] = [flat(model())]
+    gradients: dict[int, list[Tensor]] = {rank: [] for rank in range(size)}
+
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        for step in range(count):
+            one_step(rank, size, step, network, optimizer)
+            gradients[rank].append(torch.cat([p.grad.flatten() for p in network.parameters()]))
+            if rank == 0:
+                weights.append(flat(network))
+
+    networks, _ = replicas(size, "sgd", body, every=1, outer=PLAIN)
+    assert all(flat(network).equal(flat(networks[0])) for network in networks)
+    for step in range(count):
+        before, after = weights[step], weights[step + 1]
+        mean = torch.stack([gradients[rank][step] for rank in range(size)]).double().mean(0)
+        expected = before.double() - 0.1 * mean
+        # Of the largest that is rounded: the weight before, after, or its change.
+        largest = torch.stack([before.abs(), after.abs(), (before - after).abs()]).amax(0)
+        ulp = torch.nextafter(largest, torch.tensor(torch.inf)) - largest
+        assert ((after - expected).abs() <= 2 * ulp).all()
+
+
+OUTER = OuterSGD(0.7, 0.9, nesterov=True)
+
+
+@pytest.mark.parametrize("outer", [OUTER, OuterSGD(0.5, 0.8, nesterov=False)])
+def test_one_fragment_without_overlap_is_diloco_in_float64(outer):
+    size, every, count = 2, 4, 17
+    networks, _ = replicas(size, "sgd", steps(size, count), momentum_sgd, every=every, outer=outer)
+    replicated = [copy.deepcopy(model()).double() for _ in range(size)]
+    inner = [momentum_sgd(network) for network in replicated]
+    anchor = flat(replicated[0])
+    b = torch.zeros_like(anchor)
+    for t in range(1, count + 1):
+        for rank, network in enumerate(replicated):
+            images, labels = batch(t - 1)
+            inner[rank].zero_grad()
+            cross_entropy(network(images[rank::size].double()), labels[rank::size]).backward()
+            inner[rank].step()
+        if t % every == 0:
+            delta = torch.stack([anchor - flat(network) for network in replicated]).mean(0)
+            b = outer.momentum * b + delta
+            anchor = anchor - outer.lr * (delta + outer.momentum * b if outer.nesterov else b)
+            for network in replicated:
+                fill(network, anchor)
+    for network, reference in zip(networks, replicated, strict=True):
+        torch.testing.assert_close(flat(network).double(), flat(reference), rtol=1e-4, atol=1e-6)
+    assert not flat(networks[0]).equal(flat(networks[1]))  # in the middle of a round
+
+
+def momentum_sgd(network: nn.Module) -> torch.optim.Optimizer:
+    return SGD(network.parameters(), lr=0.05, momentum=0.9)
+
+
+def fill(network: nn.Module, weights: Tensor) -> None:
+    torch.nn.utils.vector_to_parameters(weights.clone(), network.parameters())
+
+
+FIRST = {
+    (0, 0.0): "1 -1 -3 -11 -13 -15 -17 -19 -21 -35 -37 -39 -41 -43 -45 -59",
+    (0, 0.5): "1 -1 -3 -8 -10 -12 -14 -16 -18 -24.5 -26.5 -28.5 -30.5 -32.5 -34.5 -40.25",
+    (0, 1.0): "1 -1 -3 -5 -7 -9 -11 -13 -15 -17 -19 -21 -23 -25 -27 -29",
+    (1, 0.0): "1 -1 -3 -7 -9 -11 -13 -15 -17 -27 -29 -31 -33 -35 -37 -47",
+    (1, 0.5): "1 -1 -3 -6 -8 -10 -12 -14 -16 -21.5 -23.5 -25.5 -27.5 -29.5 -31.5 -35.75",
+}
+SECOND = {
+    (0, 0.0): "1 -1 -3 -5 -7 -9 -23 -25 -27 -29 -31 -33 -47 -49 -51 -53",
+    (0, 0.5): "1 -1 -3 -5 -7 -9 -17 -19 -21 -23 -25 -27 -32 -34 -36 -38",
+    (0, 1.0): "1 -1 -3 -5 -7 -9 -11 -13 -15 -17 -19 -21 -23 -25 -27 -29",
+    (1, 0.0): "1 -1 -3 -5 -7 -9 -19 -21 -23 -25 -27 -29 -39 -41 -43 -45",
+    (1, 0.5): "1 -1 -3 -5 -7 -9 -15 -17 -19 -21 -23 -25 -29 -31 -33 -35",
+}
+ANCHORS: dict[tuple[int, float], tuple[dict[int, float], dict[int, float]]] = {
+    (0, 0.0): ({0: 1, 3: -11, 9: -35}, {6: -23, 12: -47}),
+    (1, 0.0): ({3: -7, 9: -27}, {6: -19, 12: -39}),
+    (1, 0.5): ({3: -7, 9: -25}, {6: -19, 12: -31}),
+}
+
+
+class TwoWeights(nn.Module):
+    """Two parameters of one weight, 1.0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
+
+
+@pytest.mark.parametrize(("overlap", "mix"), [*FIRST])
+def test_streaming_trajectories_are_torchfts(overlap, mix):
+    weights: dict[int, list[list[float]]] = {0: [], 1: []}
+    anchors: dict[int, list[list[float]]] = {0: [], 1: []}
+
+    def trajectory(rank: int, network: nn.Module, optimizer: Any) -> None:
+        for _ in range(16):
+            weights[rank].append([float(p.detach()) for p in network.parameters()])
+            with optimizer.anchor():
+                anchors[rank].append([float(p.detach()) for p in network.parameters()])
+            for parameter in network.parameters():
+                parameter.grad = torch.full((1,), 2.0)
+            optimizer.step()
+
+    replicas(
+        2, "sgd", trajectory, lambda network: SGD(network.parameters(), lr=1.0), TwoWeights,
+        every=6, fragments=2, overlap=overlap, mix=mix, outer="sgd(lr=2)",
+    )  # fmt: skip
+    expected = [[float(x) for x in row[overlap, mix].split()] for row in (FIRST, SECOND)]
+    for rank in range(2):
+        assert [list(row) for row in zip(*weights[rank], strict=True)] == expected
+        for fragment, values in enumerate(ANCHORS.get((overlap, mix), ())):
+            for step, value in values.items():
+                assert anchors[rank][step][fragment] == value
+
+
+@pytest.mark.parametrize("code", ["topk(ratio=0.1)", "efsignsgd", "svd(rank=1, selection=top)"])
+def test_what_is_sent_and_kept_is_what_was_kept_and_the_difference(code):
+    size, every = 2, 4
+    kept: dict[int, list[Tensor]] = {0: [], 1: []}
+    trained: dict[int, list[Tensor]] = {0: [], 1: []}
+    anchors: list[Tensor] = [flat(model())]
+
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        weights: list[Tensor] = []
+        # After the inner step, and before the exchange.
+        optimizer.optimizer.register_step_post_hook(lambda *_: weights.append(flat(network)))
+        for step in range(3 * every):
+            one_step(rank, size, step, network, optimizer)
+            if (step + 1) % every == 0:
+                trained[rank].append(weights[-1])
+                memory = optimizer.exchange.state_dict()["memories"][str(rank)]
+                names = [name for name, _ in network.named_parameters()]
+                kept[rank].append(torch.cat([memory[name].flatten() for name in names]))
+                if rank == 0:
+                    anchors.append(anchor_of(network, optimizer))
+
+    replicas(size, code, body, every=every, outer=PLAIN, memory="residual")
+    before = torch.zeros_like(anchors[0])
+    for number in range(3):
+        sent = anchors[number] - anchors[number + 1]  # the mean: the outer rate is 1
+        mean, after = (
+            torch.stack([values[rank][number] for rank in range(size)]).mean(0)
+            for values in (trained, kept)
+        )
+        difference = anchors[number] - mean
+        assert float(after.abs().max()) > 0
+        torch.testing.assert_close(sent + after, before + difference, rtol=1e-4, atol=2e-6)
+        before = after
+
+
+@pytest.mark.parametrize(
+    ("code", "settings"),
+    [
+        ("topk(ratio=0.1)", {}),
+        ("sgd", {"fragments": 2, "overlap": 1}),
+        ("powersgd(rank=1)", {"fragments": 2}),
+        ("acpsgd(rank=1)", {"fragments": 2}),
+        ("chunked(ratio=0.2, chunk=8)", {}),
+        ("qsgd(bits=4)", {"outer": "auto"}),
+        ("dgc(ratio=0.1)", {"hierarchical": 2}),
+    ],
+)
+def test_replicas_have_the_same_bits_after_every_exchange(code, settings):
+    size, every = 4 if "hierarchical" in settings else 2, 4
+    weights: dict[int, list[Tensor]] = {rank: [] for rank in range(size)}
+
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        for step in range(12):
+            one_step(rank, size, step, network, optimizer)
+            if (step + 1) % every == 0:
+                weights[rank].append(anchor_of(network, optimizer))
+                if settings.get("fragments", 1) == 1:
+                    assert flat(network).equal(weights[rank][-1])
+
+    _, optimizers = replicas(size, code, body, every=every, **settings)
+    for rank in range(1, size):
+        assert all(a.equal(b) for a, b in zip(weights[0], weights[rank], strict=True))
+    assert not weights[0][0].equal(flat(model()))
+    assert optimizers[0].exchange.stats.steps == 3  # a round is one step of the exchange
+    assert optimizers[0].exchange.state_dict()["memory"] in ("none", "residual")
+
+
+def test_the_anchor_of_a_half_precision_model_keeps_small_differences():
+    """Four exchanges of a quarter of what bfloat16 can tell from 1."""
+
+    class Weight(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        for _ in range(8):
+            network.weight.grad = torch.full((8,), -(2.0**-7), dtype=torch.bfloat16)
+            optimizer.step()
+            seen.setdefault(rank, []).append(float(network.weight[0].detach()))
+        anchor = optimizer.state_dict()["anchor"]["weights"]["weight"]
+        assert anchor.dtype == torch.float32
+        assert anchor.equal(torch.full((8,), 1 + 8 * 2.0**-9))
+
+    seen: dict[int, list[float]] = {}
+    replicas(
+        2, "sgd", body, lambda network: SGD(network.parameters(), lr=1.0), Weight,
+        every=1, outer="sgd(lr=0.25)",
+    )  # fmt: skip
+    assert seen[0] == seen[1] == sorted(seen[0])
+    assert seen[0][0] == 1.0
+    assert seen[0][-1] == 1 + 2.0**-6
+
+
+class Normalized(nn.Module):
+    """A network with buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+        for parameter in self.layers.parameters():
+            nn.init.normal_(parameter, 0, 0.3, torch.Generator().manual_seed(3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+def test_buffers_are_averaged_at_each_exchange(fragments):
+    means: dict[int, list[Tensor]] = {0: [], 1: []}
+    before: dict[int, list[Tensor]] = {0: [], 1: []}
+
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        statistics = network.layers[1].running_mean
+        optimizer.optimizer.register_step_post_hook(
+            lambda *_: before[rank].append(statistics.clone())
+        )
+        for step in range(8):
+            one_step(rank, 2, step, network, optimizer)
+            means[rank].append(statistics.clone())
+        with optimizer.anchor():
+            assert statistics.equal(means[rank][7])
+
+    replicas(2, "topk", body, build=Normalized, every=4, fragments=fragments)
+    for step in range(8):
+        exchanged = (step + 1) % (4 // fragments) == 0
+        assert means[0][step].equal(means[1][step]) == exchanged
+        if exchanged:
+            expected = (before[0][step] + before[1][step]) / 2
+            torch.testing.assert_close(means[0][step], expected)
+
+
+@pytest.mark.parametrize("code", ["topk(ratio=0.2)", "sgd", "fp16", "powersgd"])
+def test_a_difference_that_is_not_finite_reaches_no_memory(code):
+    errors: list[str] = []
+
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        steps(2, 2)(rank, network, optimizer)
+        anchor = anchor_of(network, optimizer)
+        one_step(rank, 2, 2, network, optimizer)
+        if rank == 1:
+            with torch.no_grad():
+                network[2].weight[0, 0] = torch.nan
+        with pytest.raises(Diverged) as error:
+            one_step(rank, 2, 3, network, optimizer)
+        errors.append(str(error.value))
+        assert anchor_of(network, optimizer).equal(anchor)
+        memories = optimizer.exchange.state_dict()["memories"][str(rank)]
+        assert all(kept.isfinite().all() for kept in memories.values())
+
+    replicas(2, code, body, every=2, memory="none" if code == "sgd" else "auto")
+    assert len(set(errors)) == 1
+    assert "finite" in errors[0]
+    assert "clip gradients" in errors[0]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"every": 6}, {"every": 6, "fragments": 2, "overlap": 2, "mix": 0.25}],
+    ids=["diloco", "streaming"],
+)
+def test_a_resume_in_the_middle_of_a_round_is_bit_identical(settings):
+    """The states are of step 8; with overlap, the exchange of a fragment is in flight then."""
+    saved: dict[int, Any] = {}
+
+    def half(rank: int, network: nn.Module, optimizer: Any) -> None:
+        steps(2, 8)(rank, network, optimizer)
+        saved[rank] = copy.deepcopy((network.state_dict(), optimizer.state_dict()))
+        assert bool(saved[rank][1]["in_flight"]) == ("overlap" in settings)
+        steps(2, 9, 8)(rank, network, optimizer)  # what is in flight is used once, here
+
+    def rest(rank: int, network: nn.Module, optimizer: Any) -> None:
+        weights, state = saved[rank]
+        network.load_state_dict(weights)
+        optimizer.load_state_dict(state)
+        steps(2, 20, 8)(rank, network, optimizer)
+
+    given = {"outer": OUTER, **settings}
+    whole, first = replicas(2, "topk(ratio=0.2)", steps(2, 20), adamw, **given)
+    replicas(2, "topk(ratio=0.2)", half, adamw, **given)
+    again, second = replicas(2, "topk(ratio=0.2)", rest, adamw, **given)
+    for rank in range(2):
+        assert flat(again[rank]).equal(flat(whole[rank]))
+        assert anchor_of(again[rank], second[rank]).equal(anchor_of(whole[rank], first[rank]))
+
+
+@pytest.mark.parametrize("settings", [{"every": 4}, {"every": 4, "fragments": 2, "overlap": 1}])
+def test_another_number_of_ranks_begins_at_the_anchor(settings):
+    gathered: list[Any] = []
+    anchors: list[Tensor] = []
+    sums: list[Tensor] = []
+
+    def save(rank: int, network: nn.Module, optimizer: Any) -> None:
+        steps(2, 7)(rank, network, optimizer)
+        state = optimizer.gather()
+        assert (state is None) == (rank > 0)
+        if state:
+            gathered.append(copy.deepcopy(state))
+            one_step_without_training(optimizer)
+            anchors.append(anchor_of(network, optimizer))
+
+    def one_step_without_training(optimizer: Any) -> None:
+        """Brings the step of what is in flight into the anchor."""
+        if gathered[0]["in_flight"]:
+            optimizer._begin_at_anchor()
+
+    replicas(2, "topk(ratio=0.2)", save, **settings)
+
+    def load(rank: int, network: nn.Module, optimizer: Any) -> None:
+        optimizer.load_state_dict(copy.deepcopy(gathered[0]))
+        assert flat(network).equal(anchors[0])
+        assert optimizer.steps == (8 if "overlap" in settings else 4)
+        memories = optimizer.exchange.state_dict()["memories"][str(rank)]
+        sums.append(torch.cat([memories[name].flatten() for name in sorted(memories)]))
+        steps(3, 16, optimizer.steps)(rank, network, optimizer)
+
+    networks, _ = replicas(3, "topk(ratio=0.2)", load, **settings)
+    memories = gathered[0]["exchange"]["memories"]
+    expected = sum(
+        torch.cat([memories[rank][name].flatten() for name in sorted(memories[rank])])
+        for rank in ("0", "1")
+    )
+    torch.testing.assert_close(torch.stack(sums).sum(0), expected)
+    assert settings.get("fragments") or flat(networks[2]).equal(flat(networks[0]))
+
+
+def test_a_scaler_skips_steps_that_are_not_counted():
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+        number = 0
+        while optimizer.steps < 8:
+            images, labels = batch(number)
+            optimizer.zero_grad()
+            loss = cross_entropy(network(images[rank::2]), labels[rank::2])
+            # Rank 1 skips its third batch, so that it needs one more than rank 0.
+            scaler.scale(loss * (torch.inf if (number, rank) == (2, 1) else 1)).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            number += 1
+        assert number == 8 + rank
+
+    networks, optimizers = replicas(2, "topk(ratio=0.2)", body, every=4)
+    assert flat(networks[0]).equal(flat(networks[1]))
+    assert [optimizer.exchange.stats.steps for optimizer in optimizers] == [2, 2]
+
+
+def test_schedules_count_inner_steps_and_inner_state_is_never_reset():
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        scheduler = StepLR(optimizer, 5, 0.5)
+        for step in range(10):
+            one_step(rank, 2, step, network, optimizer)
+            scheduler.step()
+        assert optimizer.param_groups[0]["lr"] == 0.0025
+        assert {float(state["step"]) for state in optimizer.state.values()} == {10.0}
+
+    replicas(2, "topk", body, lambda network: Adam(network.parameters(), lr=0.01), every=4)
+
+
+def test_a_closure_is_a_step():
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        images, labels = batch(rank)
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = cross_entropy(network(images), labels)
+            loss.backward()
+            return loss
+
+        assert all(float(optimizer.step(closure).detach()) > 0 for _ in range(4))
+        assert optimizer.steps == 4
+
+    networks, _ = replicas(2, "sgd", body, every=2)
+    assert flat(networks[0]).equal(flat(networks[1]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"every": 0}, "every must be a whole number from 1, got 0"),
+        ({"every": 7, "fragments": 2}, "every=7 must be a multiple of fragments=2"),
+        ({"every": 6, "fragments": 2, "overlap": 3}, "overlap=3 must be below every/fragments = 3"),
+        ({"mix": 1.5}, r"mix must be a number in \[0, 1\], got 1.5"),
+        ({"mix": -0.1}, r"mix must be a number in \[0, 1\], got -0.1"),
+        ({"fragments": 5}, "fragments=5 is above the number of parameters that train, 4"),
+        ({"outer": "adam(lr=1)"}, "unknown outer optimizer 'adam'.*sgd, auto"),
+        ({"outer": "sgd(rate=1)"}, "unknown setting 'rate'.*lr, momentum, nesterov"),
+        ({"outer": "sgd(lr=0)"}, "lr must be above 0 and finite, got 0"),
+        ({"outer": "sgd(lr=1, momentum=1)"}, r"momentum must be in \[0, 1\), got 1"),
+        ({"outer": "sgd(lr=1, nesterov=yes)"}, "nesterov=yes needs momentum above 0"),
+        ({"outer": "sgd(lr=many)"}, "'many' is neither yes nor no"),
+        ({"outer_mean": "median"}, "unknown outer_mean 'median'"),
+        ({"memory": "dgc"}, "memory dgc computes a step from gradients.*memory='residual'"),
+        ({"bucket_mb": 0.0}, "bucket_mb must be a number of MB above 0"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+    ],
+)
+def test_an_invalid_option_is_named_with_its_value(settings, words):
+    network = model()
+    settings = {"every": 30, "fragments": 1, **settings}
+    if settings["fragments"] == 5:
+        settings["every"] = 5
+    with pytest.raises(ConfigError, match=words):
+        atomo.local_steps(network, plain_sgd(network), "topk", **settings)
+
+
+def test_an_optimizer_or_a_model_that_averages_already_is_refused():
+    network = model()
+    wrapped = atomo.local_steps(network, plain_sgd(network), "sgd")
+    for optimizer, words in ((wrapped, "wrapped already"), (plain_sgd(network), "already")):
+        with pytest.raises(ConfigError, match=words):
+            atomo.local_steps(network, optimizer, "sgd")
+    with pytest.raises(ConfigError, match="the model comes first, not a SGD"):
+        check_arguments(plain_sgd(network), network, "sgd")
+    with pytest.raises(ConfigError, match="before local_steps"):
+        wrapped.add_param_group({"params": []})
+
+
+def test_ranks_with_other_rounds_are_told_so():
+    with pytest.raises(ConfigError, match=r"rank 1 has local_steps every=3.*, rank 0 every=2"):
+        replicas(2, "sgd", steps(2, 1), each=lambda rank: {"every": 2 + rank})
+
+
+def test_a_state_of_other_rounds_or_another_model_is_refused():
+    def wrapped(network: nn.Module, every: int) -> Any:
+        return atomo.local_steps(network, plain_sgd(network), "sgd", every=every)
+
+    first = wrapped(model(), 4)
+    with pytest.raises(CheckpointError, match=r"the state has every=4, .* has every=8"):
+        wrapped(model(), 8).load_state_dict(first.state_dict())
+    with pytest.raises(CheckpointError, match="the weights of the anchor in the state"):
+        wrapped(nn.Linear(3, 2), 4).load_state_dict(first.state_dict())
+    with pytest.raises(CheckpointError, match="format None; this one reads 1"):
+        first.load_state_dict(plain_sgd(model()).state_dict())
+
+
+def test_the_default_outer_optimizer_is_printed_once_with_its_effective_rate(capfd):
+    _, optimizers = replicas(2, "sgd", steps(2, 1), every=100, outer="auto")
+    assert optimizers[0].outer == OuterSGD(0.7, 0.9, nesterov=True)
+    assert capfd.readouterr().err.splitlines() == [
+        "atomo: outer=auto is sgd(lr=0.7, momentum=0.9, nesterov=yes), effective rate 1.33 if "
+        "consecutive mean differences are uncorrelated, 7 if they are equal"
+    ]
+    _, optimizers = replicas(2, "topk", steps(2, 1), every=100, outer="auto")
+    assert optimizers[1].outer == OuterSGD(1.0, 0.0, nesterov=False)
+    assert "effective rate 1\n" in capfd.readouterr().err
+
+
+def test_a_model_in_ddp_is_refused(monkeypatch):
+    monkeypatch.setattr(DistributedDataParallel, "__init__", nn.Module.__init__)
+    with pytest.raises(ConfigError, match="averages the gradients of each step"):
+        atomo.local_steps(DistributedDataParallel(), plain_sgd(model()), "sgd")

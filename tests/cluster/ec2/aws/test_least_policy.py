@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from cluster.ec2.faults.rig import COMMANDS, KEPT, Tried, patches, prepare, store
 from cluster.ec2.faults.supervised import night
+from cluster.ec2.support.cloud import refusal
 from cluster.ec2.support.iam_gate import Gate
 from cluster.ec2.support.iam_policy import ALLOWED, decision
 from support.selection import long_but
@@ -145,6 +146,21 @@ def test_a_supervisor_passes_with_the_policy_of_the_masters_role(supervisor, gat
     assert {one.action for one in gate.refused} <= LOOKS
     (template,) = gate.account.templates.values()
     assert template["IamInstanceProfile"]["Name"].endswith("-hosts")  # as the first workers have
+
+
+@pytest.mark.slow
+def test_the_masters_role_may_launch_on_demand_workers_where_there_are_no_others(
+    supervisor, gate, monkeypatch
+):
+    spent = night
+
+    def short(cloud, folder):
+        cloud.on("CreateFleet", refusal("InsufficientInstanceCapacity", "We have none"), times=9)
+        return spent(cloud, folder)
+
+    monkeypatch.setattr(f"{__name__}.night", short)
+    assert supervisor()[0] == 0
+    assert {one.action for one in gate.refused} <= LOOKS
 
 
 @pytest.mark.long

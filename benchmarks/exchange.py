@@ -71,7 +71,7 @@ def main() -> None:
         measure(options)
         return
     hosts = hosts_of(options.hosts)
-    print(f"| {options.network}, {len(hosts)} hosts | s | of it exchange | CPU s | times first |")
+    print(f"| {options.network}, {len(hosts)} hosts | s | of these, exchange | CPU s | times as fast as the first |")
     print("|---|---|---|---|---|", flush=True)
     logs = options.out or Path("runs/exchange")
     words = [__file__, *options.hooks, "--network", options.network, "--times", str(options.times)]

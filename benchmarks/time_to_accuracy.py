@@ -85,7 +85,7 @@ def main() -> None:
     options = parse()
     hosts = hosts_of(options.hosts)
     heads = "".join(f" steps to {target:.1%} | s to it |" for target in options.target)
-    print(f"| {options.network}, {options.dataset} | seed | s a step |{heads} best |")
+    print(f"| {options.network}, {options.dataset} | seed | s per step |{heads} best |")
     print("|---" * (4 + 2 * len(options.target)) + "|", flush=True)
     for seed in options.seeds:
         for name in options.contenders or CONTENDERS:

@@ -48,8 +48,8 @@ def main() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as every process of a run does
     dense = dense_decode(options.network, options.times)
-    print(f"a worker more with a dense gradient of {options.network}: {1e3 * dense:.2f} ms\n")
-    print(f"| code | {' | '.join(map(str, WORKERS))} | each more, of a dense decode |")
+    print(f"one more worker with a dense gradient of {options.network}: {1e3 * dense:.2f} ms\n")
+    print(f"| code | {' | '.join(map(str, WORKERS))} | each additional worker, of a dense decode |")
     print(f"|---|{'---|' * (len(WORKERS) + 1)}", flush=True)
     curves = {}
     for code in options.codes:

@@ -6,7 +6,7 @@
 Each host has a gradient of ResNet18 (11.17 M entries, 44.7 MB) of its own images. A backward pass
 with little work gives this gradient to DDP in each step. There is one row for each hook: the median
 seconds from the start of the pass to the averaged gradient; the part of these seconds that the same
-pass without an exchange does not take; the seconds of processor time of a process; and the speed
+pass without an exchange does not take; the seconds of processor time of a process; and the speedup
 relative to the first hook. The hook `nothing` returns gradients without averaging, and shows the
 overhead of DDP.
 """
@@ -71,7 +71,7 @@ def main() -> None:
         measure(options)
         return
     hosts = hosts_of(options.hosts)
-    print(f"| {options.network}, {len(hosts)} hosts | s | of these, exchange | CPU s | times as fast as the first |")
+    print(f"| {options.network}, {len(hosts)} hosts | s | of these, exchange | CPU s | speedup |")
     print("|---|---|---|---|---|", flush=True)
     logs = options.out or Path("runs/exchange")
     words = [__file__, *options.hooks, "--network", options.network, "--times", str(options.times)]

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# Sourced by the scripts at the top: makes .venv on first use, and again only when pyproject.toml
-# has changed. Afterwards $ATOMO_PYTHON is its Python.
+# The scripts in the root folder source this file. It makes .venv at the first use and after a change
+# of pyproject.toml, and sets $ATOMO_PYTHON to the environment's Python.
 #
-#   ATOMO_VENV    where the environment lies (default: .venv beside the scripts)
-#   ATOMO_EXTRAS  extras to install as well, e.g. "dev"
-#   ATOMO_INSTALL "no": fail where something would have to be installed, as on virtual hosts, which
-#                 have no network, and whose environment is that of the machine
+#   ATOMO_VENV    folder of the environment (default: .venv next to the scripts)
+#   ATOMO_EXTRAS  extras to install, e.g. "dev"
+#   ATOMO_INSTALL "no": fail instead of installing, as on virtual hosts, which have no network and
+#                 share the environment of the machine
 
 set -euo pipefail
 
@@ -36,34 +36,34 @@ atomo_install() {
       return 2
     }
   fi
-  # pip would compile some 19,000 files one by one, a good minute, of which few are ever imported.
+  # Without --no-compile, pip compiles about 19,000 files in about a minute; few are ever imported.
   "$ATOMO_PYTHON" -m pip install --disable-pip-version-check --quiet --no-compile \
     --editable "$atomo_root${ATOMO_EXTRAS:+[$ATOMO_EXTRAS]}" >"$log" 2>&1 || {
     cat "$log" >&2
     echo "atomo: the installation failed; its output is above and in $log" >&2
     return 2
   }
-  # What every rank imports is compiled here, once: ranks would each do so, and a user who may not
-  # write here every time.
+  # Compile the modules of a rank once. Otherwise each rank compiles them, and a user without write
+  # access to the folder compiles them in every run.
   env -u PYTHONDONTWRITEBYTECODE "$ATOMO_PYTHON" -c "import atomo.cli.rank" >>"$log" 2>&1 || {
     cat "$log" >&2
-    echo "atomo: what was installed cannot be imported; why is above and in $log" >&2
+    echo "atomo: the installed package cannot be imported; the error is above and in $log" >&2
     return 2
   }
 }
 
-# What was installed: the dependencies and extras that the stamp names.
-atomo_wanted="$(cksum <"$atomo_root/pyproject.toml") ${ATOMO_EXTRAS:-}"
+# The stamp names the installed dependencies and extras.
+atomo_required="$(cksum <"$atomo_root/pyproject.toml") ${ATOMO_EXTRAS:-}"
 atomo_stamp=$atomo_venv/installed
-if ! { [ -x "$ATOMO_PYTHON" ] && [ -f "$atomo_stamp" ] && grep -qxF "$atomo_wanted" "$atomo_stamp"; }; then
+if ! { [ -x "$ATOMO_PYTHON" ] && [ -f "$atomo_stamp" ] && grep -qxF "$atomo_required" "$atomo_stamp"; }; then
   if [ "${ATOMO_INSTALL:-yes}" = no ]; then
-    echo "atomo: $atomo_venv is not what pyproject.toml asks for, and ATOMO_INSTALL=no; give any of the scripts with --help where it may be installed" >&2
+    echo "atomo: $atomo_venv is not what pyproject.toml asks for, and ATOMO_INSTALL=no; run one of the scripts with --help on a machine that may install" >&2
     return 2
   elif [ -x "$ATOMO_PYTHON" ] && ! [ -w "$atomo_venv" ]; then
-    # As in a container that runs as another user than the one that made it.
-    echo "atomo: $atomo_venv was made for another pyproject.toml or other extras, and you may not write there: used as it is" >&2
+    # As in a container that runs as another user than the owner of the environment.
+    echo "atomo: $atomo_venv was made for another pyproject.toml or other extras, and is not writable: used without an update" >&2
   else
     atomo_install
-    echo "$atomo_wanted" >>"$atomo_stamp"
+    echo "$atomo_required" >>"$atomo_stamp"
   fi
 fi

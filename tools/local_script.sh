@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Sets a cluster up from this machine: keys, code, shared folder, environment.
-#   tools/local_script.sh PS_IP [OPTION ...]    PS_IP: the master's address, as `get_hosts` prints it
-# Options are those of `tools/pytorch_ec2.py bootstrap`. Your private key stays here.
+# Sets up a cluster from this machine: keys, code, shared folder, environment.
+#   tools/local_script.sh PS_IP [OPTION ...]    PS_IP: address of the master, from `get_hosts`
+# Options are those of `tools/pytorch_ec2.py bootstrap`. Your private key stays on this machine.
 set -euo pipefail
 case ${1:---help} in
   -*)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs the environment on this host, once; bootstrap runs it on every host of the cluster.
-#   pre_run.sh          a host with an NVIDIA driver must see its GPUs with PyTorch afterwards
-#   pre_run.sh --gpu N  the host must have N GPUs: without a driver nothing is installed
+# Installs the environment on this host; bootstrap runs the script on every host of the cluster.
+#   pre_run.sh          on a host with an NVIDIA driver, PyTorch must see the GPUs afterwards
+#   pre_run.sh --gpu N  the host must have N GPUs; without a driver the script installs nothing
 set -euo pipefail
 
 gpus=$(nvidia-smi --list-gpus 2>&1) && count=$(grep -c '^GPU ' <<<"$gpus") || count=0

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# What bootstrap does on a host of the cluster, step by step. `tools/pytorch_ec2.py bootstrap` runs
-# these over ssh; each may be run again at any time and deletes nothing.
+# Steps of the setup of a host. `tools/pytorch_ec2.py bootstrap` runs them over ssh. Each step may be
+# repeated at any time and deletes nothing.
 #
-#   remote_script.sh key                    on the master: makes the cluster's key, prints it
-#   remote_script.sh join                   installs that key, and what this host must know of the
-#                                           others; a tar of it comes from standard input
+#   remote_script.sh key                    on the master: makes and prints the key of the cluster
+#   remote_script.sh join                   installs the key and the addresses of the other hosts, from a
+#                                           tar archive on standard input
 #   remote_script.sh check                  on the master: logs in to each host of standard input
-#   remote_script.sh nfs ADDRESS MOUNT OUT  mounts the shared folder; OUT is made, for this user; `lustre` in
-#                                           place of `nfs` mounts one of FSx
-#   remote_script.sh serve MOUNT OUT        on the master: serves MOUNT of its own disk, to the hosts of
-#                                           standard input; OUT is made, for this user
-#   remote_script.sh links [CIDR]           on the master: what MPI gets out of the links, a line each; it keeps
-#                                           to the addresses of CIDR
-#   remote_script.sh fuse                   fails where no fuse was set
-#   remote_script.sh supervise              on the master: starts the supervisor with what the tar of
-#                                           standard input has
+#   remote_script.sh nfs ADDRESS MOUNT OUT  mounts the shared folder, and makes OUT for this user; `lustre`
+#                                           instead of `nfs` mounts a file system of FSx
+#   remote_script.sh serve MOUNT OUT        on the master: exports MOUNT from its disk to the hosts of
+#                                           standard input, and makes OUT for this user
+#   remote_script.sh links [CIDR]           on the master: prints the speed of MPI over each link; with CIDR,
+#                                           MPI uses only its addresses
+#   remote_script.sh fuse                   fails if no fuse is set
+#   remote_script.sh supervise              on the master: starts the supervisor with the files of the tar
+#                                           archive on standard input
 set -euo pipefail
 
 ssh_folder=$HOME/.ssh
@@ -62,7 +62,7 @@ connect() {
   line="Include $settings"
   touch "$ssh_folder/config"
   if ! grep -qxF "$line" "$ssh_folder/config"; then
-    # First of all: an Include below a Host line would hold for that host only.
+    # At the start of the file: an Include below a Host line applies to that host only.
     { echo "$line" && cat "$ssh_folder/config"; } >"$1/config"
     mv "$1/config" "$ssh_folder/config"
   fi
@@ -111,7 +111,7 @@ mount_lustre() {
   sudo -n mount -t lustre -o relatime,flock "$1" "$2"
 }
 
-# KIND is nfs or lustre, SOURCE what mount takes, or the address of a server of NFS.
+# KIND is nfs or lustre; SOURCE is a source for mount, or the address of an NFS server.
 mount_shared() {
   local kind=$1 source=$2 mount=$3 out=$4 there
   [[ $source == */* ]] || source=$source:/
@@ -123,7 +123,7 @@ mount_shared() {
     "install_$kind"
     sudo -n mkdir -p "$mount"
     "mount_$kind" "$source" "$mount"
-  elif [ "$kind" = nfs ] && [ "$there" != "$source" ]; then # Lustre shows addresses for names
+  elif [ "$kind" = nfs ] && [ "$there" != "$source" ]; then # Lustre shows addresses instead of names
     fail "$mount has $there mounted, not $source; unmount it, or choose another nfs_mount_point"
   fi
   if [ ! -d "$out" ]; then
@@ -175,7 +175,7 @@ links() {
 supervise() {
   local folder=$HOME/.atomo/supervisor unit=/etc/systemd/system/atomo-supervisor.service
   (umask 077 && mkdir -p "$folder")
-  if [ ! -d /run/systemd/system ]; then # one whose job is over makes way
+  if [ ! -d /run/systemd/system ]; then # replaces a supervisor after the end of its job
     exec 8>>"$folder/lock"
     flock -n 8 || { kill "$(cat "$folder/pid")" && flock -w 60 8; } ||
       fail "a supervisor runs already, and does not end"
@@ -200,7 +200,7 @@ END
   fi
 }
 
-# What asks AWS: into the environment that the job has.
+# Installs the AWS client into the environment of the job.
 install_client() {
   # shellcheck source=tools/environment.sh
   source "$checkout/tools/environment.sh"
@@ -210,7 +210,7 @@ install_client() {
 }
 
 cluster_name() {
-  # shellcheck disable=SC2031  # where extras are installed a subshell sets it, to the same
+  # shellcheck disable=SC2031  # a subshell that installs extras sets the same value
   "$ATOMO_PYTHON" -c 'import json, sys; print(json.load(sys.stdin)["name"])' <"$folder/cluster.yaml"
 }
 

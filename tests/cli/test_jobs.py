@@ -203,7 +203,7 @@ def test_only_so_many_checkpoints_are_kept_and_a_finished_run_says_so(tmp_path):
     assert steps(tmp_path / "run") == [6, 7]
     code, output = run(train(tmp_path / "run", *words), tmp_path / "log")
     assert code == 0
-    assert "Nothing was left to do" in output
+    assert "No steps were left" in output
 
 
 @pytest.mark.long

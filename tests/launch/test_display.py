@@ -158,7 +158,7 @@ def test_the_table_says_of_which_step_the_accuracy_is():
     ("events", "title"),
     [
         ([STARTED, STEP, Ended(1, "interrupted")], "Interrupted"),
-        ([replace(STARTED, first_step=41), Ended(40, "done")], "Nothing was left to do"),
+        ([replace(STARTED, first_step=41), Ended(40, "done")], "No steps were left"),
         ([], "Ended early"),
     ],
 )

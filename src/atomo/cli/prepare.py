@@ -12,15 +12,16 @@ __all__ = ["main"]
 
 DEFAULT = ("MNIST", "Cifar10", "Cifar100", "SVHN")
 DESCRIPTION = """\
-Downloads data sets and verifies them. Existing data sets are kept. Where one is
-missing that cannot be downloaded, it says which files to put where, and ends with exit code 2.
+Downloads data sets and verifies them. Existing data sets are kept. If a data set is missing and
+cannot be downloaded, the command prints the needed files and their folder, and
+ends with exit code 2.
 
   atomo prepare
   atomo prepare --dataset MNIST --dataset Cifar10 --data-dir /nfs/data"""
 
 
 def main(words: Sequence[str]) -> int:
-    """Prepares the data sets that were named."""
+    """Prepares the named data sets."""
     parser = Parser(
         prog="atomo prepare",
         description=DESCRIPTION,
@@ -28,9 +29,9 @@ def main(words: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--dataset", action="append", nargs="+", metavar="X",
-                        help=f"one or several (default {' '.join(DEFAULT)})")  # fmt: skip
+                        help=f"names of data sets (default {' '.join(DEFAULT)})")  # fmt: skip
     parser.add_argument("--data-dir", type=Path, default=Path("data"), metavar="X",
-                        help="where they go (default data)")  # fmt: skip
+                        help="folder of the data sets (default data)")  # fmt: skip
     options = parser.parse_args(translate_spellings(words, ["--dataset", "--data-dir"]))
     names = [name for group in options.dataset or [DEFAULT] for name in group]
     prepare(names, options.data_dir, print_line)
@@ -38,6 +39,6 @@ def main(words: Sequence[str]) -> int:
 
 
 def print_line(line: str) -> None:
-    """Shows one line at once, also where the output is a pipe."""
+    """Prints one line without buffering, also to a pipe."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

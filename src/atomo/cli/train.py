@@ -1,4 +1,4 @@
-"""`atomo train`: one command to a whole job."""
+"""`atomo train`: trains a model in one job."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,12 @@ Trains a model with one master, n-1 workers and an evaluator.
   atomo train --network ResNet18 --dataset Cifar10 --n 5 --code 'svd(rank=3)' --train-dir runs/x
   atomo train --config configs/cifar/resnet20.toml configs/dgc/wm5.toml --n 9
 
-The same command with the same --train-dir continues where the run stopped. Ctrl-C writes a
-checkpoint and ends; twice ends at once."""
+The same command with the same --train-dir resumes the run. Ctrl-C writes a checkpoint and ends the
+run; a second Ctrl-C ends the run immediately."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Trains, and returns the exit code."""
+    """Runs a training job; returns the exit code."""
     run = parse_cli_settings(words, "train", DESCRIPTION)
     run.check(caution("train"))
     return launch(run.settings, report_console(None), run.name)

@@ -1,4 +1,4 @@
-"""Output of `atomo explain`: a table, a sentence, or a JSON document."""
+"""Output of `atomo explain`: a table, a verdict, or a JSON document."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,9 @@ __all__ = ["document", "table", "verdict"]
 def document(
     options: ExplainOptions, scenario: Scenario, comparisons: Sequence[Comparison]
 ) -> dict[str, Any]:
-    """Returns everything, for programs. A codec that pays everywhere has null as its bound."""
+    """Returns all results as a JSON document. A codec that pays on links of any speed has the bound
+    null.
+    """
     rows = [asdict(comparison) for comparison in comparisons]
     for row in rows:
         row["pays_below"] = None if math.isinf(row["pays_below"]) else row["pays_below"]
@@ -34,7 +36,7 @@ def document(
 
 
 def table(scenario: Scenario, comparisons: Sequence[Comparison], options: ExplainOptions) -> Table:
-    """Returns one row a codec and communicator, the fastest first."""
+    """Returns a table with a row for each codec and communicator, the fastest first."""
     entries = sum(scenario.profile.sizes) // 4
     links = f"{options.bandwidth}, {options.latency}"
     if options.per_host > 1:
@@ -72,37 +74,37 @@ def table(scenario: Scenario, comparisons: Sequence[Comparison], options: Explai
 
 
 def subject(options: ExplainOptions) -> str:
-    """Describes the run that is explained."""
+    """Returns the name of the explained run: a file, or a network."""
     if file := options.gradient or (options.weights if options.compute else ""):
         return file
     return f"{options.network} with {options.weights}" if options.weights else options.network
 
 
 def error_text(error: float | None) -> str:
-    """Returns a share; nothing where it is not known."""
+    """Formats a relative error; an unknown error is empty."""
     return "" if error is None else f"{error:.2g}"
 
 
 def method_text(comparison: Comparison, options: ExplainOptions) -> str:
-    """Formats an option as `atomo train` takes it."""
+    """Returns the options of `atomo train` for the communicator of a comparison."""
     inside = f"--hierarchical {options.per_host} " if comparison.hierarchical else ""
     return f"{inside}--comm-type {comparison.communicator}"
 
 
 def verdict(comparisons: Sequence[Comparison], options: ExplainOptions) -> str:
-    """Returns the answer in a sentence or two."""
+    """Returns the recommendation in one or two sentences."""
     first = comparisons[0]
-    how = f"{method_text(first, options)} --code '{first.code}' --fusion {first.fusion}"
+    choice = f"{method_text(first, options)} --code '{first.code}' --fusion {first.fusion}"
     if not compression_pays(comparisons):
         dense = next(comparison for comparison in comparisons if comparison.code in DENSE)
         plain = f"{method_text(dense, options)} --code {dense.code}"
-        return f"Do not compress: nothing gains 2 % on {plain} --fusion {dense.fusion}.\n"
+        return f"Do not compress: no codec is 2 % faster than {plain} --fusion {dense.fusion}.\n"
     speed_bound = speed_text(first.pays_below)
     gain = f"{first.to_base:.2f} times as fast as bf16 over Allreduce"
     figures = "these figures" if first.error is None else "these times"
     bound = "on links of any speed" if speed_bound == "any" else f"on links below {speed_bound}"
     return (
-        f"Fastest: {how}, {gain}; it pays {bound}.\n"
-        f"What a codec loses is not in {figures}: `atomo inspect --code '{first.code}'` shows the "
-        "error of one encoding, and a training with it the accuracy.\n"
+        f"Fastest: {choice}, {gain}; it pays {bound}.\n"
+        f"The loss of accuracy is not in {figures}: `atomo inspect --code '{first.code}'` shows "
+        "the error of one encoding, and a training run shows the accuracy.\n"
     )

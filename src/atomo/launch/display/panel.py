@@ -1,4 +1,4 @@
-"""A display on a terminal: a live panel, and lines above it."""
+"""Display on a terminal: a live panel, with lines above the panel."""
 
 import time
 from typing import final
@@ -37,12 +37,12 @@ from atomo.training.job.events import (
 __all__ = ["LivePanel"]
 
 REFRESH_PER_S = 5
-ECHO = "^C^C"  # the terminal's echo of Ctrl-C must not wrap: the panel would lose its place
+ECHO = "^C^C"  # room for the terminal's echo of Ctrl-C: a wrapped line would displace the panel
 
 
 @final
 class LivePanel:
-    """A panel that stays in place, with whatever else is said scrolling by above it."""
+    """A panel at the bottom of the terminal; other lines scroll above the panel."""
 
     def __init__(self, console: Console) -> None:
         self._summary = Summary()
@@ -88,7 +88,7 @@ class LivePanel:
             clock = time.strftime("%H:%M:%S")
             return Panel(Text(f"{self._phase} … {clock}"), title="atomo", width=self._width())
         bar = ProgressBar(total=started.last_step, completed=step.step)
-        line = Table.grid(expand=True)  # a bar alone does not end its line
+        line = Table.grid(expand=True)  # a bar without a table does not end its line
         line.add_row(bar)
         body = Group(line, progress_table(step, started), times_table(step))
         latest = self._summary.evaluation
@@ -101,7 +101,7 @@ class LivePanel:
 
 
 def progress_table(step: StepDone, started: Started) -> Table:
-    """Renders progress: step, loss, speed and bytes."""
+    """Renders the progress: step, loss, speed and bytes."""
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_row(
         f"step {step.step}/{started.last_step}",
@@ -123,7 +123,7 @@ def progress_table(step: StepDone, started: Started) -> Table:
 
 
 def workers_text(step: StepDone, started: Started) -> str:
-    """Counts the gradients that were used, and names the workers that lag."""
+    """Returns the number of used gradients, and the slowest worker if that worker lags."""
     lags = f", {step.slowest} is {step.slowness:.1f}x slow" if step.slowness >= STRAGGLES else ""
     return f"{step.workers} of {started.workers} workers{lags}"
 

@@ -16,13 +16,13 @@ from atomo.workloads import make_task
 
 __all__ = ["STRAGGLES", "Summary"]
 
-STRAGGLES = 1.5  # times the median of all workers' times; lower => more of them are named
-PARTS = ("compute", "encode", "send", "wait", "follow")  # of a worker's step
+STRAGGLES = 1.5  # times the median of all workers; lower => more workers are named
+PARTS = ("compute", "encode", "send", "wait", "follow")  # parts of a worker's step
 
 
 @final
 class Summary:
-    """Adds up the events of a run."""
+    """Totals of the events of a run."""
 
     def __init__(self) -> None:
         self.started: Started | None = None
@@ -35,9 +35,9 @@ class Summary:
         self._parts = dict.fromkeys(PARTS, 0.0)  # seconds
         self._gradients, self._images = GradientTotals(), GradientTotals()
         self._refused: Counter[tuple[int, str]] = Counter()  # frames, by rank and fault
-        self._slowest: Counter[int] = Counter()  # steps in which a worker lagged behind
+        self._slowest: Counter[int] = Counter()  # steps in which a worker lagged
         self._saved = False
-        self._storage: dict[str, Storage] = {}  # the latest of each thing that is written
+        self._storage: dict[str, Storage] = {}  # the latest event of each written file
 
     def add(self, event: Event | Evaluation) -> None:
         """Adds one event to the totals."""
@@ -95,7 +95,7 @@ class Summary:
             self._best = evaluation
 
     def rows(self) -> list[tuple[str, str]]:
-        """Returns name and value of each line of the table."""
+        """Returns the name and the value of each row of the table."""
         rows = []
         latest = self.last or self.ended
         if self.evaluation:
@@ -109,7 +109,7 @@ class Summary:
         return rows
 
     def _step_rows(self) -> list[tuple[str, str]]:
-        """Returns the lines about bytes, times and gradients."""
+        """Returns the rows of bytes, times and gradients."""
         up, dense = self._up / self.steps, self._dense / self.steps
         down, whole = self._down / self.steps, self._whole / self.steps
         rows = [
@@ -126,11 +126,11 @@ class Summary:
         rows += [*self._refused_frames(), *self._stragglers()]
         if self._exchange_s:
             hidden = f"{self._hidden_s / self._exchange_s:.0%} of the exchange"
-            rows.append(("beside the backward pass", hidden))
+            rows.append(("during the backward pass", hidden))
         return rows
 
     def _file_rows(self, started: Started) -> list[tuple[str, str]]:
-        """Returns the lines about the files of the run."""
+        """Returns the rows of the files of the run."""
         folder = nearby(Path(started.train_dir))
         rows = []
         if self._saved or started.first_step > 1:
@@ -143,7 +143,7 @@ class Summary:
         return rows
 
     def _stragglers(self) -> list[tuple[str, str]]:
-        """Names the workers that lagged, and in how many steps."""
+        """Returns the row of lagging workers, with the number of steps of each."""
         if not self._slowest or not self.last:
             return []
         workers = [
@@ -153,7 +153,7 @@ class Summary:
         return [(name, ", ".join(workers))]
 
     def _refused_frames(self) -> list[tuple[str, str]]:
-        """Names the senders of refused frames, and the reasons."""
+        """Returns the row of refused frames, with their senders and reasons."""
         if not self._refused:
             return []
         counts = sorted(self._refused.items())
@@ -161,7 +161,7 @@ class Summary:
         return [("refused frames", ", ".join(workers))]
 
     def _results(self, latest: Evaluation, last_step: int) -> list[tuple[str, str]]:
-        """Returns the result of the last checkpoint, and of the best one if that was better."""
+        """Returns the rows of the last checkpoint and, if it is better, of the best checkpoint."""
         metric = make_task(latest.task).metrics[0]
 
         def result_text(evaluation: Evaluation, with_step: bool) -> str:
@@ -175,7 +175,7 @@ class Summary:
         return rows
 
     def _failures(self) -> list[tuple[str, str]]:
-        """Names the files that could not be written, if any."""
+        """Returns the row of failed attempts to write files, if any."""
         failed = max(
             sum(storage.failures for storage in self._storage.values()),
             self.last.storage_failures if self.last else 0,
@@ -183,19 +183,21 @@ class Summary:
         if not failed:
             return []
         out = [name for name, storage in self._storage.items() if not storage.works]
-        state = f"not written at the end: {', '.join(out)}" if out else "all was written later"
+        state = (
+            f"not written at the end: {', '.join(out)}" if out else "all files were written later"
+        )
         return [("failed attempts to write", f"{failed} ({state})")]
 
     def _uncoded(self, step: StepDone) -> int:
-        """Returns the bytes of the weights for all workers; without a master, of the dense
-        gradients.
+        """Returns the bytes to all workers in a step without compression: weights from a master, or
+        dense gradients without a master.
         """
         if self._is_replicated():
             return step.dense_bytes
         return 4 * self.started.parameters * self.started.workers if self.started else 0
 
     def _received_bytes(self, down: int | float, whole: int | float) -> tuple[str, str]:
-        """Returns the line about the bytes that workers received, with and without compression."""
+        """Returns the row of the bytes that workers received, with and without compression."""
         if self._is_replicated():
             return "bytes received per step", f"{bytes_text(down)} (dense {bytes_text(whole)})"
         return "bytes down per step", f"{bytes_text(down)} (weights {bytes_text(whole)})"
@@ -211,27 +213,27 @@ class Summary:
         return f"{1e3 * self._seconds / self.steps:.0f} ms" + (f" ({times})" if times else "")
 
     def title(self) -> str:
-        """Describes the end of the run in a word or two."""
+        """Returns the title: the end of the run in one or two words."""
         if self.ended is None:
             return "Ended early"
         if self.ended.reason != "done":
             return self.ended.reason.capitalize()
-        return "Finished" if self.last else "Nothing was left to do"
+        return "Finished" if self.last else "No steps were left"
 
     def table(self) -> Table:
-        """Returns the table."""
+        """Renders the closing table."""
         table = Table(title=self.title(), show_header=False)
         table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")  # a path must be whole to be copied
+        table.add_column(overflow="fold")  # a user must be able to copy a whole path
         for name, value in self.rows():
-            table.add_row(name, Text(value))  # of a string rich would take [x] for markup
+            table.add_row(name, Text(value))  # in a string, rich would read [x] as markup
         return table
 
 
 def nearby(folder: Path) -> Path:
-    """Returns the folder relative to the current one, if it lies below."""
+    """Returns the folder relative to the current folder, if it is in the current folder."""
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # it was removed while the run went on
+    except FileNotFoundError:  # removed during the run
         return folder
     return folder.relative_to(here) if folder.is_relative_to(here) else folder

@@ -2,10 +2,16 @@
 
 import os
 import subprocess
+from argparse import Namespace
 
 import pytest
 
+from atomo_cluster.ec2.commands.hosts import fetch
 from atomo_cluster.ec2.commands.jobs.jobs import cells
+from atomo_cluster.ec2.hosts.ssh import Host, Ssh
+from atomo_cluster.ec2.hosts.transfer import HostSource
+from atomo_cluster.ec2.invocation.document import Document
+from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.job import job_command, jobs_in, script_of, start_command, started_job
 from atomo_cluster.ec2.settings.cluster import Cluster
 
@@ -95,6 +101,16 @@ def test_two_jobs_that_are_asked_for_at_once_do_not_share_a_folder(master):
     go = "until [ -p atomo/wait ]; do :; done; echo >atomo/wait; rm atomo/wait"
     master.call(f"{go}; {go}")
     master.call(job_command(Cluster(), "follow", "2", "+1"))
+
+
+def test_fetch_names_the_folders_of_jobs_that_have_new_files(monkeypatch, tmp_path, capsys):
+    names = [".commands/job-2-b", "job-2-b/metrics.jsonl", "job-1-a/metrics.jsonl", "job-2-b/model"]
+    monkeypatch.setattr(fetch, "fetch", lambda *_: names)
+    run = Run(Namespace(), Document(enabled=False))
+    source = HostSource(Ssh("me", None, tmp_path), Host("a", "b", "master", "c", "d"), "runs")
+    assert fetch.brought(run, source, tmp_path) == names
+    said = capsys.readouterr().out.splitlines()
+    assert said[1:] == [f"  {tmp_path}/job-1-a", f"  {tmp_path}/job-2-b"]
 
 
 def test_a_folder_that_is_named_stays(master):

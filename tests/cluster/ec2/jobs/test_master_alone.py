@@ -44,7 +44,7 @@ def test_resize_to_fewer_names_the_job_that_loses_hosts_and_asks(ec2, cloud, hos
     done = ec2("resize", "1", answer="n\n")
     assert done.code == 13
     assert "jobs of the cluster: 3 (--epochs 2) is running; a job over all hosts" in done.out
-    assert "End them while a job runs? [y/N]" in done.err
+    assert "End them all the same? [y/N]" in done.err
     assert "TerminateInstances" not in cloud.calls
 
 

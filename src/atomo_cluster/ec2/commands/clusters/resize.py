@@ -59,7 +59,7 @@ def shrink(run: Run, hosts: list[Instance], surplus: list[Instance]) -> int:
             f"{jobs}; a job over all hosts loses those that end: `stop JOB` has it write a "
             "checkpoint first, and the same `train` continues it afterwards"
         )
-    run.confirm("End them while a job runs?" if jobs else "Proceed?")
+    run.confirm("End them all the same?" if jobs else "Proceed?")
     end(run, ids)
     remaining = [host for host in hosts if host.id not in ids]
     show_hosts(run, remaining)

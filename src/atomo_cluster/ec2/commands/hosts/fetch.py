@@ -51,7 +51,10 @@ def from_master(run: Run, folder: Path) -> list[str]:
 
 
 def brought(run: Run, source: Source, folder: Path) -> list[str]:
-    """Downloads files and reports their number."""
+    """Downloads files, and reports their number and the folders of jobs with new ones."""
     names = fetch(source, folder, run.say)
+    jobs = dict.fromkeys(Path(name).parts[0] for name in names if name.startswith("job-"))
     run.say(f"{len(names)} files came; {folder} has all that there is")
+    for job in sorted(jobs):
+        run.say(f"  {folder / job}")
     return names

@@ -4,119 +4,49 @@ import copy
 import re
 import sys
 import warnings
-from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from scenario_training import (
+    FOLDER,
+    RANK,
+    SIZE,
+    SMALL,
+    STEPS,
+    batches,
+    check_alike,
+    expect,
+    flat,
+    network,
+    sgd,
+    step,
+    total,
+    train,
+    wrapped,
+)
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import atomo
-from atomo.errors import AtomoError, CheckpointError, ConfigError, DeadlineExpired, Diverged
+from atomo.errors import CheckpointError, ConfigError, DeadlineExpired, Diverged
 from atomo.exchange.collectives.collective import Addend
 from atomo.exchange.collectives.torch_distributed import TorchCollective
-
-RAN = __name__ == "__main__"
-RANK, SIZE, FOLDER = (
-    (int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])) if RAN else (0, 1, Path())
-)
-SMALL = {"bucket_cap_mb": 0.02}  # several buckets
-STEPS = 20
-TEACHER = torch.randn(32, 5, generator=torch.Generator().manual_seed(5))
-
-
-def network() -> nn.Module:
-    """Returns a network with the same weights on all ranks."""
-    torch.manual_seed(1)
-    layers = nn.Linear(32, 64), nn.Linear(64, 64), nn.Linear(64, 5)
-    return nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
-
-
-def batches(count: int = STEPS, rank: int = RANK) -> list[tuple[Tensor, Tensor]]:
-    """Returns a rank's own batches, with labels of a teacher network."""
-    generator = torch.Generator().manual_seed(100 + rank)
-    images = [torch.randn(32, 32, generator=generator) for _ in range(count)]
-    return [(one, (one @ TEACHER).argmax(1)) for one in images]
-
-
-def wrapped(model: nn.Module, code: str | None, options: dict[str, Any], **settings: Any) -> Any:
-    """DDP around a model, with the hook, and the hook's state."""
-    ddp = DistributedDataParallel(model, **options)
-    if code is None:
-        return ddp, None
-    state, hook = atomo.ddp_hook(ddp, code, **settings)
-    ddp.register_comm_hook(state, hook)
-    return ddp, state
-
-
-def sgd(ddp: nn.Module, momentum: float = 0.0) -> torch.optim.Optimizer:
-    return torch.optim.SGD(ddp.parameters(), lr=0.2, momentum=momentum)
-
-
-def flat(model: nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-
-
-def check_alike(model: nn.Module) -> None:
-    """All ranks have the same bits."""
-    mine = flat(model)
-    everyone = [torch.empty_like(mine) for _ in range(SIZE)]
-    dist.all_gather(everyone, mine)
-    assert all(one.equal(mine) for one in everyone)
-
-
-def total(state: Any) -> Tensor:
-    """Returns the sum of all ranks' memories."""
-    kept = state.state_dict()["memories"][str(RANK)]
-    mine = torch.cat([kept[name].flatten() for name in sorted(kept)])
-    dist.all_reduce(mine)
-    return mine
-
-
-def train(
-    code: str | None,
-    options: dict[str, Any] | None = None,
-    momentum: float = 0.0,
-    micro: int = 1,
-    clip: float = 0.0,
-    model: nn.Module | None = None,
-    **settings: Any,
-) -> tuple[Tensor, list[float], Any]:
-    """Returns the weights after some steps, the losses, and the hook's state."""
-    options = SMALL if options is None else options
-    ddp, state = wrapped(model or network(), code, options, **settings)
-    optimizer = sgd(ddp, momentum)
-    losses = []
-    for number, (images, labels) in enumerate(batches()):
-        with ddp.no_sync() if (number + 1) % micro else nullcontext():
-            loss = cross_entropy(ddp(images), labels)
-            loss.backward()
-        losses.append(loss.item())
-        if (number + 1) % micro == 0:
-            if clip:
-                nn.utils.clip_grad_norm_(ddp.parameters(), clip)
-            optimizer.step()
-            optimizer.zero_grad()
-    check_alike(ddp)
-    return flat(ddp), losses, state
 
 
 def gathers() -> None:
     """Bytes of any length, also longer and shorter than those that came before."""
     ranks = TorchCollective()
-    for step, length in enumerate((3, 3, 500, 1, 4, 0, 90_000, 2)):
-        for what in (f"a bucket of step {step}", "the memory of a layer"):
-            given = [np.full(1 + length * rank, step + rank, np.uint8) for rank in range(SIZE)]
-            found = [*ranks.gather(given[RANK], what)]
-            assert [one.tolist() for one in found] == [one.tolist() for one in given]
+    for turn, length in enumerate((3, 3, 500, 1, 4, 0, 90_000, 2)):
+        for label in (f"a bucket of step {turn}", "the memory of a layer"):
+            frames = [np.full(1 + length * rank, turn + rank, np.uint8) for rank in range(SIZE)]
+            gathered = [*ranks.gather(frames[RANK], label)]
+            assert [frame.tolist() for frame in gathered] == [frame.tolist() for frame in frames]
     for codec in ("sgd", "bf16"):
         for size in (2, 150_000):  # fewer than ranks, and several chunks
             values = torch.arange(size) % 5.0 + RANK
@@ -364,15 +294,6 @@ def too_late() -> None:
         store.wait(["seen"], timedelta(seconds=500))
 
 
-def step(ddp: nn.Module, images: Tensor, labels: Tensor) -> None:
-    cross_entropy(ddp(images), labels).backward()
-
-
-def expect(kind: type[AtomoError], words: str, body: Callable[[], object]) -> None:
-    with pytest.raises(kind, match=re.escape(words)):
-        body()
-
-
 def resumes() -> None:
     """torch's distributed checkpoint, one file, and another number of ranks keep the sum."""
     _, _, state = train("topk(ratio=0.05)")
@@ -451,5 +372,5 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-if RAN:
+if __name__ == "__main__":
     main()

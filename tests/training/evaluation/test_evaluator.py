@@ -1,128 +1,37 @@
+"""Scores of checkpoints, the order of evaluations, and the settings of the evaluator."""
+
 import errno
-import json
 import os
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.nn import BatchNorm1d, Flatten, Linear, Module, Sequential
+from support.evaluations import (
+    CLASSES,
+    IMAGES,
+    Noise,
+    checkpoint,
+    linear,
+    log,
+    nothing,
+    order,
+    real,
+    reported,
+    settings,
+    small,
+    weights,
+)
 
 from atomo.errors import CheckpointError, ConfigError
-from atomo.training.checkpoints.checkpoint import Snapshot, finish, save, unfinish
-from atomo.training.evaluation import evaluator
-from atomo.training.evaluation.evaluator import Evaluation, EvaluatorSettings, Missed, evaluate
+from atomo.training.checkpoints.checkpoint import Snapshot, finish, save
+from atomo.training.evaluation.evaluator import evaluate
 from atomo.training.folder import run_folder
 from atomo.training.folder.ownership import EVALUATOR, FolderTaken, own
-from atomo.workloads import images
-from atomo.workloads.datasets import Dataset, Split, load_dataset
+from atomo.workloads.datasets import load_dataset
 from atomo.workloads.models import build_model
 
-IMAGES, CLASSES = 23, 7
-
-
-class Noise(Split):
-    """Images of four random pixels, with random labels."""
-
-    def __init__(self, classes: int) -> None:
-        generator = torch.Generator().manual_seed(5)
-        self.images = torch.randn(IMAGES, 1, 2, 2, generator=generator)
-        self.labels = torch.randint(classes, (IMAGES,), generator=generator)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def batch(self, indices: Tensor, seed: int | None = None) -> tuple[Tensor, Tensor]:
-        assert seed is None
-        return self.images[indices], self.labels[indices]
-
-
-def linear(name: str, input_shape: tuple[int, int, int], classes: int) -> Module:
-    assert name in ("Plain", "plain", "Normed")
-    layers = [Flatten(), Linear(4, classes)]
-    return Sequential(*layers, BatchNorm1d(classes)) if name == "Normed" else Sequential(*layers)
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch, request):
-    """Unless a test asks for the real ones: a network and a data set that take no time."""
-    if "real" in request.fixturenames:
-        return
-
-    def data(name: str, data_dir: Path, image_size: int | None = None) -> Dataset:
-        classes = {"Noise": CLASSES, "Three": 3}[name]
-        return Dataset(name, classes, (1, 2, 2), Noise(classes), Noise(classes))
-
-    monkeypatch.setattr(images, "load_dataset", data)
-    monkeypatch.setattr(images, "build_model", linear)
-
-
-@pytest.fixture
-def real():
-    return None
-
-
-def weights(step: int, classes: int = CLASSES) -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(step)
-    return {
-        "1.weight": torch.randn(classes, 4, generator=generator),
-        "1.bias": torch.randn(classes, generator=generator),
-    }
-
-
-def checkpoint(folder: Path, step: int, keep: int = 0, **config: str | int) -> None:
-    config = {"network": "Plain", "dataset": "Noise", "image_size": 0} | config
-    save(folder, Snapshot(step, weights(step), {}, ({"r": torch.ones(3)},), config), keep)
-
-
-def settings(folder: Path, **changes: object) -> EvaluatorSettings:
-    return replace(EvaluatorSettings(folder, None, None, folder), **changes)
-
-
-class Scripted:
-    """Instead of sleeping, does the next thing; more waits than things to do are an error."""
-
-    def __init__(self, *things: Callable[[], object]) -> None:
-        self.things = list(things)
-        self.waited_s = 0.0
-
-    def __call__(self, seconds: float) -> None:
-        assert self.things, "waits for ever"
-        self.waited_s += seconds
-        self.things.pop(0)()
-
-
-def nothing() -> None:
-    pass
-
-
-def reported(
-    options: EvaluatorSettings, *actions: Callable[[], object]
-) -> list[Evaluation | Missed]:
-    results: list[Evaluation | Missed] = []
-    script = Scripted(*actions)
-
-    def report(result: Evaluation | Missed) -> None:
-        results.append(result)
-        assert len(results) < 10, "goes on for ever"
-
-    count = evaluate(options, report, wait=script)
-    assert not script.things, "ends too early"
-    assert count == sum(isinstance(result, Evaluation) for result in results)
-    return results
-
-
-def order(results: list[Evaluation | Missed]) -> list[int]:
-    return [r.step if isinstance(r, Evaluation) else -r.step for r in results]
-
-
-def log(folder: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
-
+__all__ = ["real", "small"]  # fixtures
 
 # --- how good a checkpoint is
 
@@ -311,162 +220,6 @@ def test_eval_freq_takes_multiples_and_the_last(tmp_path):
         finish(tmp_path, 25, "done")
 
     assert order(reported(settings(tmp_path, eval_freq=10), end)) == [10, 20, 25]
-
-
-# --- what goes wrong on a shared folder
-
-
-def test_checkpoints_deleted_before_their_turn_are_missed(tmp_path):
-    for step in (1, 2, 3):
-        checkpoint(tmp_path, step)
-    results: list[Evaluation | Missed] = []
-
-    def slow(result):
-        results.append(result)
-        if result.step == 1:
-            checkpoint(tmp_path, 4, keep=2)
-            finish(tmp_path, 4, "done")
-
-    assert evaluate(settings(tmp_path), slow) == 3
-    assert order(results) == [1, -2, 3, 4]
-    assert [line["step"] for line in log(tmp_path)] == [1, 3, 4]
-
-
-def test_deleted_between_listing_and_reading_is_missed_once(tmp_path, monkeypatch):
-    checkpoint(tmp_path, 2)
-    stale, real = iter([[1, 2], [1, 2], [1, 2]]), evaluator.steps
-    monkeypatch.setattr(evaluator, "steps", lambda at, **k: next(stale, None) or real(at, **k))
-    anew = [nothing, lambda: checkpoint(tmp_path, 1), lambda: finish(tmp_path, 2, "done")]
-    assert order(reported(settings(tmp_path), *anew)) == [-1, 2, 1]
-
-
-def test_a_missed_step_that_is_written_anew_is_evaluated(tmp_path):
-    checkpoint(tmp_path, 1)
-    checkpoint(tmp_path, 2)
-    results: list[Evaluation | Missed] = []
-
-    def slow(result):
-        results.append(result)
-        if order(results) == [1]:
-            checkpoint(tmp_path, 3, keep=1)
-
-    again = [lambda: checkpoint(tmp_path, 2), lambda: finish(tmp_path, 3, "done")]
-    assert evaluate(settings(tmp_path), slow, wait=Scripted(*again)) == 3
-    assert order(results) == [1, -2, 3, 2]
-
-
-def test_files_without_a_manifest_are_not_looked_at(tmp_path):
-    checkpoint(tmp_path, 1)
-    manifest = tmp_path / "step-00000001.json"
-    data = manifest.read_bytes()
-    manifest.rename(tmp_path / ".step-00000001.json.5.tmp")
-    finishing = [nothing, lambda: manifest.write_bytes(data), lambda: finish(tmp_path, 1, "done")]
-    assert order(reported(settings(tmp_path), *finishing)) == [1]
-
-
-@pytest.mark.parametrize("name", ["step-00000001.json", "step-00000001.model.safetensors"])
-def test_a_half_visible_file_gets_time_to_become_whole(tmp_path, name):
-    checkpoint(tmp_path, 1)
-    finish(tmp_path, 1, "done")
-    path = tmp_path / name
-    data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2])
-    whole = [nothing, nothing, lambda: path.write_bytes(data)]
-    assert order(reported(settings(tmp_path), *whole)) == [1]
-    path.write_bytes(data[: len(data) // 2])
-    (tmp_path / "evaluations.jsonl").unlink()
-    (left_out,) = reported(settings(tmp_path, patience_s=3.0), nothing, nothing, nothing)
-    assert isinstance(left_out, Missed)
-    assert name in left_out.why
-
-
-def test_a_folder_that_cannot_be_read_is_waited_for(tmp_path, capsys):
-    folder, away = tmp_path / "run", tmp_path / "away"
-    checkpoint(folder, 1)
-
-    def goes():
-        folder.rename(away)
-        folder.touch()
-
-    def comes_back():
-        folder.unlink()
-        away.rename(folder)
-        checkpoint(folder, 2)
-        finish(folder, 2, "done")
-
-    assert order(reported(settings(folder), goes, nothing, comes_back)) == [1, 2]
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in lines] == ["storage", "storage"]
-    assert "Not a directory; the evaluator tries again" in lines[0]
-    assert "can be read again" in lines[1]
-
-
-@pytest.mark.parametrize(
-    ("owner", "call"),
-    [(os, "listdir"), (os, "open"), (os, "fstat")],
-)
-def test_stale_handles_are_tried_again(tmp_path, monkeypatch, owner, call):
-    checkpoint(tmp_path, 1)
-    finish(tmp_path, 1, "done")
-    real, stale = getattr(owner, call), iter([True, True, True])
-
-    def sometimes(*args, **named):
-        if next(stale, False):
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-        return real(*args, **named)
-
-    monkeypatch.setattr(owner, call, sometimes)
-    waits: list[float] = []
-    results: list[Evaluation | Missed] = []
-    assert evaluate(settings(tmp_path), results.append, wait=waits.append) == 1
-    assert waits
-    assert order(results) == [1]
-
-
-# --- when to stop
-
-
-def test_a_finished_run_whose_last_checkpoint_is_not_listed_yet_gets_time(tmp_path):
-    checkpoint(tmp_path, 1)
-    finish(tmp_path, 2, "done")
-    late = [nothing, lambda: checkpoint(tmp_path, 2)]
-    assert order(reported(settings(tmp_path, patience_s=3.0), *late)) == [1, 2]
-
-
-def test_a_finished_run_without_a_last_checkpoint_ends_after_the_patience(tmp_path):
-    checkpoint(tmp_path, 7)
-    finish(tmp_path, 9, "interrupted")
-    options = settings(tmp_path, patience_s=3.0, eval_freq=5)
-    assert order(reported(options, nothing, nothing, nothing)) == [7]
-
-
-@pytest.mark.parametrize("written", [9, 7])
-def test_a_manifest_that_the_run_cannot_have_written_hides_no_last_checkpoint(tmp_path, written):
-    checkpoint(tmp_path, written)
-    checkpoint(tmp_path, 6)
-    for planted in (8, 10**8 + 1, 2**63 + 1):
-        (tmp_path / f"step-{planted:08}.json").write_text("{}")
-    finish(tmp_path, 9, "done")
-    results = reported(settings(tmp_path, eval_freq=4, patience_s=0.0))
-    assert order(results) == [-8, written]
-
-
-def test_follow_goes_on_with_a_continued_run(tmp_path):
-    checkpoint(tmp_path, 1)
-    finish(tmp_path, 1, "done")
-    results = reported(
-        settings(tmp_path, follow=True, idle_timeout_s=2.0),
-        lambda: unfinish(tmp_path),
-        lambda: checkpoint(tmp_path, 2),
-        lambda: finish(tmp_path, 2, "done"),
-        nothing,
-    )
-    assert order(results) == [1, 2]
-
-
-def test_the_idle_timeout_ends_the_wait_for_a_run_that_never_starts(tmp_path):
-    options = settings(tmp_path / "absent", idle_timeout_s=2.0, poll_interval_s=0.5)
-    assert reported(options, nothing, nothing, nothing, nothing) == []
 
 
 # --- settings

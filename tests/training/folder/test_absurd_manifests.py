@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.absurd import documents
-from training.evaluation.test_evaluator import checkpoint, nothing, order, settings, small
+from support.evaluations import checkpoint, nothing, order, settings, small
 
 from atomo.errors import AtomoError, CheckpointError
 from atomo.training.checkpoints.checkpoint import finish, load, steps

@@ -33,6 +33,9 @@ SPECS = [
     "threshold(value=0.3)",
     "randk(ratio=0.4, unbiased=False)",
     "chunktopk(ratio=0.5, chunk=3)",
+    "tiletopk(ratio=0.3, tile=2)",
+    "tiletopk(ratio=0.3, tile=3, values=lloydmax(bucket_size=4))",
+    "lloydmax(bucket_size=3)",
     "dgc(ratio=0.1)",
     "dragonn(threshold=20)",
 ]

@@ -49,6 +49,7 @@ MOST = {
     "qsgd": (2, 1),
     "terngrad": (3, 1),
     "natural": (2, 1),
+    "lloydmax": (6, 0),  # one for each 8 rounds of Lloyd's algorithm
     "signsgd": (1, 0),
     "signum": (1, 0),
     "efsignsgd": (1, 0),
@@ -57,6 +58,7 @@ MOST = {
     "threshold": (2, 0),
     "randk": (2, 0),
     "chunktopk": (3, 0),
+    "tiletopk": (3, 0),
     "dgc": (4, 0),  # 3, and 1 for the threshold that is lowered once
     "dragonn": (4, 0),
     "rows": (2, 0),

@@ -33,6 +33,8 @@ def test_every_published_codec_has_a_recipe():
         "countsketch",
         "threshold",
         "chunktopk",
+        "tiletopk",
+        "lloydmax",
         "rows",
     }
     assert served | apart == set(CODECS)

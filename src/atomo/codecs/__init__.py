@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # `__getattr__` imports each when it is asked for
     from atomo.codecs.dense.bf16 import BFloat16 as BFloat16
     from atomo.codecs.dense.dense import Dense as Dense
     from atomo.codecs.dense.fp16 import Float16 as Float16
+    from atomo.codecs.levels.lloydmax import LloydMax as LloydMax
     from atomo.codecs.levels.natural import Natural as Natural
     from atomo.codecs.levels.qsgd import QSGD as QSGD
     from atomo.codecs.levels.terngrad import TernGrad as TernGrad
@@ -36,6 +37,7 @@ if TYPE_CHECKING:  # `__getattr__` imports each when it is asked for
     from atomo.codecs.sparse.randk import RandK as RandK
     from atomo.codecs.sparse.rows import Rows as Rows
     from atomo.codecs.sparse.threshold import Threshold as Threshold
+    from atomo.codecs.sparse.tiletopk import TileTopK as TileTopK
     from atomo.codecs.sparse.topk import TopK as TopK
     from atomo.codecs.spectral.atomo_auto import Atomo as Atomo
     from atomo.codecs.spectral.entrywise import Entrywise as Entrywise
@@ -59,6 +61,7 @@ CODECS: Final[Table[type[Codec[Any]]]] = Table(
         "countsketch": "sketches.countsketch:CountSketch",
         "qsgd": "levels.qsgd:QSGD",
         "terngrad": "levels.terngrad:TernGrad",
+        "lloydmax": "levels.lloydmax:LloydMax",
         "natural": "levels.natural:Natural",
         "signsgd": "signs.signsgd:SignSGD",
         "signum": "signs.signsgd:Signum",
@@ -68,6 +71,7 @@ CODECS: Final[Table[type[Codec[Any]]]] = Table(
         "threshold": "sparse.threshold:Threshold",
         "randk": "sparse.randk:RandK",
         "chunktopk": "sparse.chunktopk:ChunkTopK",
+        "tiletopk": "sparse.tiletopk:TileTopK",
         "dgc": "sparse.dgc:DGC",
         "dragonn": "sparse.dragonn:Dragonn",
         "rows": "sparse.rows:Rows",

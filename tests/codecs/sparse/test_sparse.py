@@ -27,6 +27,8 @@ FUSED = [
     "dragonn(ratio=0.01)",
     "randk(ratio=0.01, unbiased=False)",
     "chunktopk(ratio=0.02)",
+    "tiletopk(ratio=0.02)",
+    "tiletopk(ratio=0.02, tile=16, values=lloydmax)",
 ]
 
 
@@ -211,6 +213,9 @@ def test_values_travel_as_they_are_unless_a_codec_is_named(code):
         "threshold(value=0)",
         "randk(ratio=-1)",
         "chunktopk(chunk=0)",
+        "tiletopk(ratio=0)",
+        "tiletopk(tile=0)",
+        "tiletopk(tile=2000)",
         "dgc(ratio=2)",
         "dragonn(threshold=-1)",
         "topk(values=svd)",

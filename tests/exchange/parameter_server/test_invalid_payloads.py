@@ -23,7 +23,8 @@ from atomo.wire import Bytes, pack, read_header, unpack
 
 SHAPE = Size((40, 50))
 SIZE = 2000
-SPARSE = ("topk", "threshold", "chunktopk", "dgc", "dragonn", "rows")  # a count, indices, values
+# A count, indices, values.
+SPARSE = ("topk", "threshold", "chunktopk", "tiletopk", "dgc", "dragonn", "rows")
 SAMPLES = {"entrywise": 0, "fourier": 0, "atomo": 3}  # by which section a sample begins
 SEEDED = ("randk", "countsketch")
 

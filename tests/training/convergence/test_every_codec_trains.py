@@ -32,6 +32,7 @@ FEW = {"qsgd"}  # test_convergence.py trains others
         "entrywise",
         "fourier",
         "fp16",
+        "lloydmax",
         "lss",
         "natural",
         "randk",
@@ -40,6 +41,7 @@ FEW = {"qsgd"}  # test_convergence.py trains others
         "sketchml",
         "terngrad",
         "threshold",
+        "tiletopk",
     )
 )
 @pytest.mark.parametrize("code", slow_but(FEW, CODECS))

@@ -141,7 +141,8 @@ class DGC(Selector):
         """Returns the target number of entries to send."""
         return min(entries, max(self.least, count_for(self.ratio, entries)))
 
-    def max_count(self, entries: int) -> int:
+    def max_count(self, shape: torch.Size) -> int:
+        entries = shape.numel()
         return min(entries, math.floor(TOO_MANY * self.wanted(entries)))
 
 

@@ -117,5 +117,6 @@ class Dragonn(Selector):
         """Returns the size of the hash table."""
         return SLOTS * self.wanted(entries)
 
-    def max_count(self, entries: int) -> int:
+    def max_count(self, shape: torch.Size) -> int:
+        entries = shape.numel()
         return entries if entries <= self.threshold else min(entries, self.slots(entries))

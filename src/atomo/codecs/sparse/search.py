@@ -13,7 +13,7 @@ from jaxtyping import Float, Int32, Int64
 
 from atomo.codecs.momentum import MomentumState
 from atomo.codecs.rows import RowGradient
-from atomo.kernels import momentum
+from atomo.kernels import momentum, tiles
 from atomo.kernels import selection as select
 
 __all__ = ["MomentumSearch", "RowSearch", "Search", "WholeSearch"]
@@ -27,6 +27,8 @@ class Search(ABC):
     """
 
     device: torch.device
+    shape: torch.Size
+    """The shape of the gradient."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -45,6 +47,12 @@ class Search(ABC):
         """Returns the k entries of largest magnitude, or all non-zero entries if they are fewer."""
 
     @abstractmethod
+    def largest_in_tiles(
+        self, tiling: tiles.Tiling, counts: Int64[torch.Tensor, "down across"]
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        """Returns the entries of largest magnitude of each tile; see `kernels.tiles.largest`."""
+
+    @abstractmethod
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
         """Returns the bits of the magnitudes at increasing positions."""
 
@@ -54,9 +62,13 @@ class WholeSearch(Search):
     """Search in a vector, to which the first search adds another vector."""
 
     def __init__(
-        self, entries: Float[torch.Tensor, " n"], added: Float[torch.Tensor, " n"] | None
+        self,
+        entries: Float[torch.Tensor, " n"],
+        added: Float[torch.Tensor, " n"] | None,
+        shape: torch.Size | None = None,
     ) -> None:
         self._entries, self._added = entries, added
+        self.shape = entries.shape if shape is None else shape
         self.device = entries.device
 
     def __len__(self) -> int:
@@ -69,6 +81,11 @@ class WholeSearch(Search):
 
     def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         return select.largest(self._entries, self._take(), k)
+
+    def largest_in_tiles(
+        self, tiling: tiles.Tiling, counts: Int64[torch.Tensor, "down across"]
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        return tiles.largest(self._entries, self._take(), tiling, counts)
 
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
         return select.magnitudes(self._entries, self._added, positions)
@@ -92,8 +109,9 @@ class MomentumSearch(Search):
         entries: Float[torch.Tensor, " n"],
         gradient: Float[torch.Tensor, " n"],
         how: MomentumState,
+        shape: torch.Size,
     ) -> None:
-        self._entries, self._how = entries, how
+        self._entries, self._how, self.shape = entries, how, shape
         self._gradient: Float[torch.Tensor, " n"] | None = gradient
         self.device = entries.device
 
@@ -110,6 +128,11 @@ class MomentumSearch(Search):
 
     def largest(self, k: int) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         return select.largest(self._entries, self._grown(), k)
+
+    def largest_in_tiles(
+        self, tiling: tiles.Tiling, counts: Int64[torch.Tensor, "down across"]
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        return tiles.largest(self._entries, self._grown(), tiling, counts)
 
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
         if self._gradient is None:
@@ -139,7 +162,7 @@ class RowSearch(Search):
 
     def __init__(self, gradient: RowGradient) -> None:
         self._gradient, self._entries = gradient, gradient.values.view(-1)
-        self.device = gradient.values.device
+        self.device, self.shape = gradient.values.device, gradient.shape
 
     def __len__(self) -> int:
         return self._gradient.numel()
@@ -155,6 +178,14 @@ class RowSearch(Search):
             return self.above(1)
         indices, values = select.largest(self._entries, None, k)
         return self._gradient.places(indices), values
+
+    def largest_in_tiles(
+        self, tiling: tiles.Tiling, counts: Int64[torch.Tensor, "down across"]
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        # Tiles cut through present rows: the whole matrix is made.
+        whole = torch.empty(self.shape, device=self.device)
+        self._gradient.write_to(whole)
+        return tiles.largest(whole.view(-1), None, tiling, counts)
 
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
         return self._gradient.at(positions.to(self.device)).abs_().view(torch.int32)

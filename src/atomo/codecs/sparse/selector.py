@@ -65,8 +65,8 @@ class Selector(Codec[Sparse]):
         """
 
     @abstractmethod
-    def max_count(self, entries: int) -> int:
-        """Returns the largest number of entries that may be sent."""
+    def max_count(self, shape: torch.Size) -> int:
+        """Returns the largest number of entries of a gradient that may be sent."""
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -82,7 +82,8 @@ class Selector(Codec[Sparse]):
         return {"values": self.value_codec}
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Sparse:
-        return self.select_entries(WholeSearch(flat(gradient, self.id), None), generator)[0]
+        search = WholeSearch(flat(gradient, self.id), None, gradient.shape)
+        return self.select_entries(search, generator)[0]
 
     def encode_rows(self, gradient: RowGradient, generator: torch.Generator) -> Sparse:
         return self.select_entries(RowSearch(gradient), generator)[0]
@@ -103,7 +104,7 @@ class Selector(Codec[Sparse]):
         generator: torch.Generator,
     ) -> Sparse:
         entries = residual.view(-1)
-        search = MomentumSearch(entries, flat(gradient, self.id), momentum)
+        search = MomentumSearch(entries, flat(gradient, self.id), momentum, residual.shape)
         payload, indices, values = self.select_entries(search, generator)
         entries[indices] = self.coding_error(payload, values)
         if momentum.masking:  # at the indices on the device: decoding the payload needs the host
@@ -123,7 +124,8 @@ class Selector(Codec[Sparse]):
     ) -> Sparse:
         """Encodes the sum of `residual` and `added`, and leaves the unsent part in `residual`."""
         entries = residual.view(-1)
-        payload, indices, values = self.select_entries(WholeSearch(entries, added), generator)
+        search = WholeSearch(entries, added, residual.shape)
+        payload, indices, values = self.select_entries(search, generator)
         entries[indices] = self.coding_error(payload, values)
         return payload
 
@@ -165,12 +167,12 @@ class Selector(Codec[Sparse]):
         return Entries(values) if empty else self.value_codec.encode(values.new_zeros(1), generator)
 
     def fields(self, shape: torch.Size) -> tuple[Field, ...]:
-        max_count = self.max_count(shape.numel())
+        max_count = self.max_count(shape)
         values = self.value_codec.fields(torch.Size([max(1, max_count)]))
         return *index_fields(shape.numel(), max_count), *values
 
     def cost(self, payload: Sparse, shape: torch.Size) -> DecodeCost:
-        count, indices = index_cost(payload, self.max_count(shape.numel()))
+        count, indices = index_cost(payload, self.max_count(shape))
         values = self.value_codec.cost(payload.values, torch.Size([max(1, count)]))
         return super().cost(payload, shape) + indices + values
 
@@ -178,7 +180,7 @@ class Selector(Codec[Sparse]):
         self, payload: Sparse, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         with adding_to(out, self.id) as entries:
-            indices = indices_of(payload, len(entries), self.max_count(len(entries)))
+            indices = indices_of(payload, len(entries), self.max_count(out.shape))
             values = entries.new_zeros(len(indices))
             if len(values):  # else the payload holds a placeholder
                 with as_codec_error("values"):
@@ -189,7 +191,7 @@ class Selector(Codec[Sparse]):
         self, payloads: Sequence[Sparse], out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         with adding_to(out, self.id) as entries:
-            counts, indices = all_indices_of(payloads, len(entries), self.max_count(len(entries)))
+            counts, indices = all_indices_of(payloads, len(entries), self.max_count(out.shape))
             values = self.all_values([payload.values for payload in payloads], counts)
             select.add_sets(entries, indices, values, counts, scale)
 

@@ -66,7 +66,7 @@ class Threshold(Selector):
     ) -> Sparse:
         if Law.LOSSLESS not in self.values.laws:
             return super().encode_remainder(residual, added, generator)
-        search = WholeSearch(residual.view(-1), added)
+        search = WholeSearch(residual.view(-1), added, residual.shape)
         with as_codec_error(self.id, "the gradient holds"):
             # A value that is sent without loss is cleared in the pass that selects it.
             indices, values = search.above(select.bits_of(self.value), clear=True)
@@ -78,5 +78,5 @@ class Threshold(Selector):
         del generator  # deterministic
         return search.above(select.bits_of(self.value))
 
-    def max_count(self, entries: int) -> int:
-        return entries
+    def max_count(self, shape: torch.Size) -> int:
+        return shape.numel()

@@ -62,7 +62,7 @@ class TopK(Selector):
         self, search: Search, generator: torch.Generator
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         del generator  # deterministic
-        return search.largest(self.max_count(len(search)))
+        return search.largest(self.max_count(search.shape))
 
-    def max_count(self, entries: int) -> int:
-        return count_for(self.ratio, entries)
+    def max_count(self, shape: torch.Size) -> int:
+        return count_for(self.ratio, shape.numel())

@@ -101,10 +101,10 @@ def test_a_step_that_workers_repeat_says_how_long_that_takes():
     )
 
 
-@pytest.mark.parametrize(("interval", "told"), [(1, 40), (10, 4), (15, 3), (100, 1)])
-def test_the_log_interval_thins_out_the_steps_but_never_the_last(interval, told):
+@pytest.mark.parametrize(("interval", "count"), [(1, 40), (10, 4), (15, 3), (100, 1)])
+def test_the_log_interval_thins_out_the_steps_but_never_the_last(interval, count):
     lines = plain(interval, STARTED, *(replace(STEP, step=step) for step in range(1, 41)))
-    assert len(lines) == 1 + told
+    assert len(lines) == 1 + count
     assert lines[-1].startswith("step 40/40")
 
 
@@ -128,26 +128,26 @@ def test_the_live_panel_fits_every_terminal(width):
 
 def test_the_table_adds_up_the_steps():
     second = replace(STEP, step=40, up_bytes=48_000, down_bytes=48_000, follow_s=0.03)
-    told = table(STARTED, STEP, second, SCORE, Saved(40, "m"), Ended(40, "done"))
-    assert "Finished" in told
-    assert "96.94%" in told
-    assert "(of step" not in told
-    assert "50.0 kB (dense 5.2 MB)" in told
-    assert "104.0x fewer bytes" in told
-    assert "2.6 MB (weights 5.2 MB)" in told
-    assert "3.9x fewer bytes" in told
-    assert "500 ms (compute 100, encode 200, send 1, wait 50, follow 15)" in told
-    assert "0:01" in told
+    text = table(STARTED, STEP, second, SCORE, Saved(40, "m"), Ended(40, "done"))
+    assert "Finished" in text
+    assert "96.94%" in text
+    assert "(of step" not in text
+    assert "50.0 kB (dense 5.2 MB)" in text
+    assert "104.0x fewer bytes" in text
+    assert "2.6 MB (weights 5.2 MB)" in text
+    assert "3.9x fewer bytes" in text
+    assert "500 ms (compute 100, encode 200, send 1, wait 50, follow 15)" in text
+    assert "0:01" in text
     for name in ("step-*.json", "metrics.jsonl", "evaluations.jsonl", "tensorboard"):
-        assert name in told
+        assert name in text
 
 
 def test_the_table_names_no_file_that_is_not_there():
-    told = table(STARTED, STEP)
-    assert "Ended early" in told
-    assert "metrics.jsonl" in told
+    text = table(STARTED, STEP)
+    assert "Ended early" in text
+    assert "metrics.jsonl" in text
     for name in ("step-*.json", "evaluations.jsonl", "tensorboard", "accuracy"):
-        assert name not in told
+        assert name not in text
 
 
 def test_the_table_says_of_which_step_the_accuracy_is():
@@ -168,8 +168,8 @@ def test_the_table_says_how_it_ended(events, title):
 
 def test_a_long_path_stays_whole(tmp_path):
     folder = "/" + "long/" * 30
-    told = table(replace(STARTED, train_dir=folder), STEP, width=60)
-    cells = "".join(line.strip("│ ").rpartition("│")[2].strip() for line in told.splitlines())
+    text = table(replace(STARTED, train_dir=folder), STEP, width=60)
+    cells = "".join(line.strip("│ ").rpartition("│")[2].strip() for line in text.splitlines())
     assert f"{folder.rstrip('/')}/metrics.jsonl" in cells
 
 
@@ -181,7 +181,7 @@ def test_a_folder_named_after_settings_files_keeps_its_brackets():
 def test_the_best_checkpoint_is_named_where_it_is_not_the_last():
     worse = replace(SCORE, step=60, values={"top1": 0.5, "top5": 1.0, "loss": 0.1})
     assert "best test" not in table(SCORE, Ended(40, "done"))
-    told = table(SCORE, worse, Ended(60, "done"))
-    assert "50.00%" in told
-    assert "best test accuracy" in told
-    assert "96.94% (of step 40)" in told
+    text = table(SCORE, worse, Ended(60, "done"))
+    assert "50.00%" in text
+    assert "best test accuracy" in text
+    assert "96.94% (of step 40)" in text

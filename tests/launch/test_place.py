@@ -52,8 +52,8 @@ def test_starting_anew_loses_nothing(tmp_path, capsys):
         assert settings.resume == "never"
     names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert names == {"x.1", "x.1/0", "x.2", "x.2/1", "x.3", "x.3/2"}
-    told = capsys.readouterr().err.splitlines()
-    assert told[1].endswith(f"{tmp_path / 'x'} is now in {tmp_path / 'x.2'}")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1].endswith(f"{tmp_path / 'x'} is now in {tmp_path / 'x.2'}")
 
 
 @pytest.mark.parametrize("resume", ["auto", "never"])
@@ -61,9 +61,9 @@ def test_a_folder_that_a_run_uses_is_left_to_it(resume, tmp_path, capsys):
     (tmp_path / "x").mkdir()
     with own(tmp_path / "x", RUN):
         assert main(["train", "--train-dir=x", f"--resume={resume}"]) == 4
-    told = capsys.readouterr().err
-    assert told.startswith(f"atomo train: another run trains in {tmp_path / 'x'}: process ")
-    assert told.count("\n") == 1
+    text = capsys.readouterr().err
+    assert text.startswith(f"atomo train: another run trains in {tmp_path / 'x'}: process ")
+    assert text.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 

@@ -37,9 +37,9 @@ def test_the_published_parser_finds_the_loss_of_each_worker(way, tmp_path, capfd
     run_threads(chosen, tell)
     lines = capfd.readouterr().out.splitlines()
     last = [line for line in lines if "Step: 3," in line]
-    found = [PARSER.search(line) for line in last]
-    assert len(found) == 3
-    assert all(one is not None and 0 < float(one.group(1)) < 10 for one in found)
+    matches = [PARSER.search(line) for line in last]
+    assert len(matches) == 3
+    assert all(match is not None and 0 < float(match.group(1)) < 10 for match in matches)
     first = next(line for line in lines if line.startswith("Worker: 1, Step: 1,"))
     assert "Epoch: 0 [0/1437 (0%)], Loss: " in first
     second = next(line for line in lines if line.startswith("Worker: 2, Step: 2,"))
@@ -59,9 +59,9 @@ def test_the_results_of_a_checkpoint_are_in_percent():
     out = io.StringIO()
     values = {"top1": 0.975, "top5": 1.0, "loss": 0.25}
     PublishedLines(out).show(Evaluation(50, values, 360, "images"))
-    found = TEST_SET.match(out.getvalue())
-    assert found is not None
-    assert found.groups() == ("50", "0.2500", "97.5", "100.0")
+    match = TEST_SET.match(out.getvalue())
+    assert match is not None
+    assert match.groups() == ("50", "0.2500", "97.5", "100.0")
     PublishedLines(out).show(Evaluation(50, {"loss": 1.0}, 360, "images"))
     last = TEST_SET.search(out.getvalue().splitlines()[1])
     assert last is not None
@@ -79,7 +79,7 @@ def test_control_characters_of_others_are_shown() -> None:
 def test_the_evaluator_alone_prints_them_too(tmp_path, capfd):
     run_threads(settings(tmp_path, network="FC", code="sgd", max_steps=2))
     assert main(["evaluate", f"--model-dir={tmp_path}", "--events=atomo"]) == 0
-    found = TEST_SET.match(capfd.readouterr().out)
-    assert found is not None
-    assert found.group(1) == "2"
+    match = TEST_SET.match(capfd.readouterr().out)
+    assert match is not None
+    assert match.group(1) == "2"
     assert Path(tmp_path / "evaluations.jsonl").exists()

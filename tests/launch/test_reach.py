@@ -34,23 +34,26 @@ def test_hosts_that_answered_before_and_do_not_now_are_lost(ssh, tmp_path, monke
     for name in ("stays", "refuses", "silent"):
         (tmp_path / name).touch()
     names = ["stays", "refuses", "silent", "never", "localhost"]
-    found = RemoteHosts(names, ssh)
-    until(lambda: all(one.poll() is not None for one in found._first.values()), "first answers")
-    assert found.lost() == frozenset()
+    remote_hosts = RemoteHosts(names, ssh)
+    until(
+        lambda: all(probe.poll() is not None for probe in remote_hosts._first.values()),
+        "first answers",
+    )
+    assert remote_hosts.lost() == frozenset()
     (tmp_path / "refuses").unlink()
     (tmp_path / "silent.silent").touch()
-    assert found.lost() == {"refuses", "silent"}
+    assert remote_hosts.lost() == {"refuses", "silent"}
     for name in ("stays", "refuses"):
         (tmp_path / f"{name}.silent").touch()
     monkeypatch.setattr(reach, "PATIENCE_S", 0.2)
-    assert found.lost() == {"stays", "refuses", "silent"}  # of "never" nothing is known
+    assert remote_hosts.lost() == {"stays", "refuses", "silent"}  # of "never" nothing is known
     for name in ("refuses", "stays", "silent"):
         (tmp_path / name).touch()
         (tmp_path / f"{name}.silent").unlink()
     monkeypatch.setattr(reach, "PATIENCE_S", 60.0)
     monkeypatch.setattr(reach, "LEAST_S", 60.0)
-    assert found.lost() == frozenset()  # they are back
-    found.close()
+    assert remote_hosts.lost() == frozenset()  # they are back
+    remote_hosts.close()
 
 
 def has_state(pid: int, state: str) -> bool:
@@ -59,26 +62,26 @@ def has_state(pid: int, state: str) -> bool:
 
 def test_a_stopped_process_of_another_host_is_killed_and_a_stranger_is_not(ssh, tmp_path):
     (tmp_path / "other").touch()
-    found = RemoteHosts([], ssh)
+    remote_hosts = RemoteHosts([], ssh)
     for host in ("other", "localhost"):
         process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
         since = started(process.pid)
-        known = ProcessId(process.pid, since)
-        until(partial(has_state, known.pid, "S"), "it to wait for a word")
-        assert not is_stuck(known)
-        found.kill(host, process.pid, since, if_stuck=True)
-        until(lambda: found._kills[-1].poll() is not None, "the command to end")
+        process_id = ProcessId(process.pid, since)
+        until(partial(has_state, process_id.pid, "S"), "it to wait for a word")
+        assert not is_stuck(process_id)
+        remote_hosts.kill(host, process.pid, since, if_stuck=True)
+        until(lambda: remote_hosts._kills[-1].poll() is not None, "the command to end")
         assert alive(process.pid)
         process.send_signal(19)
-        until(partial(is_stuck, known), "it to stop")
-        found.kill(host, process.pid, since + 1)  # the number's earlier owner
-        until(lambda: found._kills[-1].poll() is not None, "the command to end")
+        until(partial(is_stuck, process_id), "it to stop")
+        remote_hosts.kill(host, process.pid, since + 1)  # the number's earlier owner
+        until(lambda: remote_hosts._kills[-1].poll() is not None, "the command to end")
         assert alive(process.pid)
-        found.kill(host, process.pid, since, if_stuck=True)
+        remote_hosts.kill(host, process.pid, since, if_stuck=True)
         assert process.wait() == -9
         assert process.stdin is not None
         process.stdin.close()
-    found.close()
+    remote_hosts.close()
 
 
 def test_hosts_are_reached_as_mpirun_reaches_them(monkeypatch):

@@ -26,8 +26,8 @@ def heard(*raw: str) -> list[str]:
 
 def test_an_abort_is_not_explained_twice():
     event = EVENT_MARK + to_json(Ended(3, "done"))
-    said = heard("atomo: rank 2: why\n", RULE, ABORT, "\n", event + "\n", RULE, "\0\n", "after\n")
-    assert said == ["atomo: rank 2: why", event, "after"]
+    output = heard("atomo: rank 2: why\n", RULE, ABORT, "\n", event + "\n", RULE, "\0\n", "after\n")
+    assert output == ["atomo: rank 2: why", event, "after"]
 
 
 def test_remarks_that_tell_something_get_through():

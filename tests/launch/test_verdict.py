@@ -38,8 +38,8 @@ def exit_code_of(events: list[object], code: int, notes: Notes, tmp_path) -> int
     """Returns the launcher's exit code of a job that says these events, whose mpirun ends with
     `code`.
     """
-    said = "".join(f"{EVENT_MARK}{to_json(event)}\n" for event in events)  # type: ignore[arg-type]
-    source = f"import sys; print({said!r}, end='', flush=True); sys.exit({code})"
+    output = "".join(f"{EVENT_MARK}{to_json(event)}\n" for event in events)  # type: ignore[arg-type]
+    source = f"import sys; print({output!r}, end='', flush=True); sys.exit({code})"
     line = [sys.executable, "-S", "-c", source]
     return ended(Supervisor(settings(tmp_path, evaluator="none"), line, notes))
 
@@ -79,8 +79,8 @@ def test_a_code_that_a_rank_has_said_is(code):
 def test_an_mpirun_that_refuses_its_arguments_is_an_error_of_settings(code, tmp_path):
     notes = Notes()
     assert exit_code_of([], code, notes, tmp_path) == 2
-    (told,) = notes.notes
-    assert f"mpirun ended with exit code {code} before it started a rank" in told
+    (printed,) = notes.notes
+    assert f"mpirun ended with exit code {code} before it started a rank" in printed
 
 
 @pytest.mark.parametrize("code", [1, 137, 255])
@@ -93,9 +93,9 @@ def test_a_daemon_or_a_rank_that_is_lost_early_is_none(code):
 @pytest.mark.parametrize("code", [1, 14, 255])
 def test_ranks_without_room_for_the_files_of_mpi_are_a_failure_of_storage(code, monkeypatch):
     monkeypatch.setattr(verdict, "file_limit", lambda: 51_200)
-    found, told = training_exit_code(code, BEFORE)
-    assert found == 4
-    assert "no file may have more than 51,200 bytes here (ulimit -f)" in told
+    exit_code, printed = training_exit_code(code, BEFORE)
+    assert exit_code == 4
+    assert "no file may have more than 51,200 bytes here (ulimit -f)" in printed
     assert training_exit_code(5, TRAINING) == (5, "")
 
 
@@ -106,7 +106,7 @@ def test_an_mpirun_that_died_of_too_large_a_file_too(monkeypatch):
 def test_refused_arguments_are_told_once_in_the_words_of_mpirun(capfd, tmp_path):
     words = ["--mpi-args=--bogus", "--evaluator=none", f"--train-dir={tmp_path / 'run'}"]
     assert main(["train", *words]) == 2
-    told = capfd.readouterr().out
-    assert told.count("Option: --bogus") == 1
-    assert "check the hosts and --mpi-args '--bogus'" in told
-    assert "restart" not in told
+    printed = capfd.readouterr().out
+    assert printed.count("Option: --bogus") == 1
+    assert "check the hosts and --mpi-args '--bogus'" in printed
+    assert "restart" not in printed

@@ -14,9 +14,12 @@ from torch.optim import SGD, Adam, AdamW
 from torch.optim.lr_scheduler import StepLR
 
 import atomo
+from atomo import transports
 from atomo.errors import CheckpointError, ConfigError, Diverged
+from atomo.exchange.collectives.direct import Direct
 from atomo.exchange.outer.optimizer import OuterSGD
 from atomo.hooks.local_steps import check_arguments
+from atomo.hooks.replicas import copy_first
 
 PLAIN = "sgd(lr=1)"
 
@@ -230,6 +233,58 @@ def test_replicas_have_the_same_bits_after_every_exchange(code, settings):
     assert not weights[0][0].equal(flat(model()))
     assert optimizers[0].exchange.stats.steps == 3  # a round is one step of the exchange
     assert optimizers[0].exchange.state_dict()["memory"] in ("none", "residual")
+
+
+def one_layer() -> nn.Module:
+    network = nn.Linear(8, 3, bias=False)
+    nn.init.normal_(network.weight, 0, 0.3, torch.Generator().manual_seed(1))
+    return network
+
+
+@pytest.mark.parametrize("mean", ["workers", "senders"])
+def test_sparseloco_is_the_reference_of_its_paper_with_both_means(mean):
+    """Top-k with a decayed residual; the outer rate is applied once."""
+    size, every, rate, decay = 3, 4, 0.8, 0.95
+    trained: dict[int, list[Tensor]] = {rank: [] for rank in range(size)}
+    anchors: list[Tensor] = [flat(one_layer())]
+
+    def body(rank: int, network: nn.Module, optimizer: Any) -> None:
+        weights: list[Tensor] = []
+        optimizer.optimizer.register_step_post_hook(lambda *_: weights.append(flat(network)))
+        for step in range(3 * every):
+            one_step(rank, size, step, network, optimizer)
+            if (step + 1) % every == 0:
+                trained[rank].append(weights[-1])
+                anchors.extend([flat(network)] if rank == 0 else [])
+
+    replicas(
+        size, "topk(ratio=0.25)", body, adamw, one_layer, every=every, outer=f"sgd(lr={rate})",
+        memory=f"residual(decay={decay})", outer_mean=mean,
+    )  # fmt: skip
+    kept = [torch.zeros_like(anchors[0]).double() for _ in range(size)]
+    k = anchors[0].numel() // 4
+    for number in range(3):
+        sent = []
+        for rank in range(size):
+            wanted = decay * kept[rank] + (anchors[number] - trained[rank][number]).double()
+            chosen = wanted.abs().topk(k).indices
+            sent.append(torch.zeros_like(wanted).index_copy(0, chosen, wanted[chosen]))
+            kept[rank] = wanted - sent[-1]
+        total = torch.stack(sent)
+        counts = total.ne(0).sum(0).clamp_min(1) if mean == "senders" else size
+        expected = anchors[number] - rate * total.sum(0) / counts
+        torch.testing.assert_close(anchors[number + 1].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rank_0_may_step_before_another_rank_has_read_its_weights(monkeypatch):
+    messages: list[Any] = []
+    weights = torch.ones(3)
+    ranks = Direct(transports.network(1)[0], 1.0)
+    gather = ranks.gather
+    monkeypatch.setattr(ranks, "gather", lambda *args: messages.append(args[0]) or gather(*args))
+    copy_first(weights, ranks, "weights")
+    weights.zero_()
+    assert messages[0].view("float32").tolist() == [1, 1, 1]
 
 
 def test_the_anchor_of_a_half_precision_model_keeps_small_differences():
@@ -458,6 +513,10 @@ def test_a_closure_is_a_step():
         ({"outer": "sgd(lr=1, nesterov=yes)"}, "nesterov=yes needs momentum above 0"),
         ({"outer": "sgd(lr=many)"}, "'many' is neither yes nor no"),
         ({"outer_mean": "median"}, "unknown outer_mean 'median'"),
+        (
+            {"outer_mean": "senders", "fragments": 1, "every": 2, "code": "powersgd"},
+            "outer_mean=senders goes with codecs, not with LowRank|PowerSGD",
+        ),
         ({"memory": "dgc"}, "memory dgc computes a step from gradients.*memory='residual'"),
         ({"bucket_mb": 0.0}, "bucket_mb must be a number of MB above 0"),
         ({"seed": 1.5}, "seed must be a whole number"),
@@ -469,7 +528,7 @@ def test_an_invalid_option_is_named_with_its_value(settings, words):
     if settings["fragments"] == 5:
         settings["every"] = 5
     with pytest.raises(ConfigError, match=words):
-        atomo.local_steps(network, plain_sgd(network), "topk", **settings)
+        atomo.local_steps(network, plain_sgd(network), **{"code": "topk", **settings})
 
 
 def test_an_optimizer_or_a_model_that_averages_already_is_refused():

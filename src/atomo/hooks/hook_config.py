@@ -15,6 +15,7 @@ from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.collectives.hosts import find_hosts
 from atomo.exchange.collectives.intra_host_group import split_hosts
 from atomo.exchange.compressor import Compressor
+from atomo.exchange.reductions.senders import MeanOverSenders
 from atomo.hooks.adapter.agreement import check_alike
 from atomo.hooks.adapter.averager import Averager
 from atomo.hooks.adapter.chunks import NEVER, Codecs, DensePolicy
@@ -40,6 +41,7 @@ from atomo.wire import Compression
 
 __all__ = ["HookConfig", "make_exchange"]
 
+SENDERS: Final = "senders"
 GATHERS: Final = "Allgather"  # hooks have the memories of this communicator
 
 
@@ -73,6 +75,8 @@ class HookConfig:
     """The sizes of DDP's buckets in MiB, as text; empty: the caller is not DDP."""
     local_steps: str = ""
     """The rounds and the outer optimizer, as text; empty: each step is averaged."""
+    mean: str = "workers"
+    """The ranks over which an entry is averaged: all "workers", or its "senders"."""
 
     def __post_init__(self) -> None:
         _ = self.spec  # an unknown code is an error here, not at the first use
@@ -152,6 +156,8 @@ class HookConfig:
     def check(self) -> None:
         """Raises ConfigError for options that contradict each other; every hook calls this."""
         self._check_schedule()
+        if self.mean == SENDERS and self.spec.named:
+            raise ConfigError(f"outer_mean={SENDERS} goes with codecs, not with {self.spec}")
         check_fresh(self.memory)
         for codec in self.codecs:
             check_fits(codec, self.memory_spec)
@@ -225,6 +231,7 @@ class HookConfig:
             "bucket_cap_mb": self.bucket_cap_mb or "none",
             "noise_damping": str(bool(self.noise_damping)),
             "local_steps": self.local_steps or "none",
+            "outer_mean": self.mean,
         }
 
 
@@ -310,6 +317,9 @@ def codecs_by_step(
         config: how gradients are averaged.
         remembers: True if there is a memory.
     """
+    if config.mean == SENDERS:
+        begins = [0, *(int(phase.epoch) for phase in config.phases)]
+        return [(*pair, MeanOverSenders) for pair in zip(begins, config.codecs, strict=True)]
     later = [
         (int(phase.epoch), phase.codec, reduction_of(phase.codec, remembers=remembers))
         for phase in config.phases

@@ -35,7 +35,7 @@ from atomo.memory import NoMemory, Residual
 __all__ = ["LocalStepsOptimizer", "local_steps"]
 
 FORMAT: Final = 1
-MEANS: Final = ("workers",)
+MEANS: Final = ("workers", "senders")
 
 
 @takes_options(LocalStepsOptions, timeout_s=JOB_TIMEOUT_S)
@@ -82,7 +82,8 @@ def local_steps(
         overlap: the number of steps during which the exchange of a fragment continues in the
             background.
         mix: the weight of a replica's own weights in those that it continues from, from 0 to 1.
-        outer_mean: "workers": the mean of an entry is over all ranks.
+        outer_mean: "workers": the mean of an entry is over all ranks; "senders": over the ranks
+            that sent the entry, as in public code of SparseLoCo.
         bucket_mb: the size of a bucket, in MB.
         process_group: the ranks, as a process group; None: `collective`.
         collective: the ranks; None: all ranks of the job.
@@ -99,7 +100,7 @@ def local_steps(
     """
     check_arguments(model, optimizer, code)
     check_bucket_mb(bucket_mb)
-    resolve("outer_mean", outer_mean, MEANS)
+    mean = resolve("outer_mean", outer_mean, MEANS)
     rounds = Rounds(every, fragments, overlap, mix)
     given = None if outer == AUTO else parse_outer(outer)
     config = without_momentum(config_of(code, options, bucket_mb=bucket_mb))
@@ -107,7 +108,7 @@ def local_steps(
     parts = split_fragments({name: p.numel() for name, p in parameters.items()}, fragments)
     ranks = ranks_of(process_group, collective, options.get("timeout_s") or JOB_TIMEOUT_S)
     chosen = given or automatic(config, every, ranks)
-    config = replace(config, local_steps=f"{rounds}, mix={mix}, outer={chosen}")
+    config = replace(config, local_steps=f"{rounds}, mix={mix}, outer={chosen}", mean=mean)
     exchange = fragment_exchange(config, ranks, model, parameters, parts)
     replicate(model, ranks)
     anchor = Anchor(parameters, floating_buffers(model), chosen)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from atomo_cluster.ec2.aws.identity import owner_of
 from atomo_cluster.ec2.aws.inventory import instances, namesakes, namesakes_text
 from atomo_cluster.ec2.checks.results import OK, CheckContext, CheckResult, failed, ok, unknown
 from atomo_cluster.ec2.places.instance_types import instance_types
@@ -18,11 +19,16 @@ ON_DEMAND: Final = re.compile(r"Running On-Demand (.+) instances")
 
 
 def credentials(site: CheckContext) -> CheckResult:
-    """Checks the credentials and reports the identity."""
+    """Checks the credentials and reports the identity, of which the owner must be."""
     try:
         identity = site.aws.call("sts.get_caller_identity")
     except CloudError as error:
         return failed(str(error))
+    if not site.cluster.owner and (owner := owner_of(identity["Arn"])) != site.owned.owner:
+        return failed(
+            f"AWS knows you as {owner!r}, and did not say so before: the ledger of this machine "
+            f"is of {site.owned.owner!r}; run the command again"
+        )
     return ok(f"{identity['Arn']}; the tag {site.owned.owner!r} marks what is yours")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from cluster.ec2.faults.neighbours import Neighbours
 from cluster.ec2.faults.supervised import night
 from cluster.ec2.support.clients import Remembering
 from cluster.ec2.support.cloud import Cloud, Moto, write_cluster
@@ -24,7 +25,19 @@ from cluster.ec2.support.sshd import make_key
 from atomo_cluster.ec2.aws.tags import HOURS
 from atomo_cluster.errors import INTERRUPTED
 
-__all__ = ["COMMANDS", "MAX_USD", "Ec2", "Result", "Tried", "most_usd", "patches", "ready", "rig"]
+__all__ = [
+    "COMMANDS",
+    "MAX_USD",
+    "Ec2",
+    "Result",
+    "Tried",
+    "clients_of",
+    "most_usd",
+    "patches",
+    "ready",
+    "rig",
+    "running",
+]
 
 UP: Final = (("launch", "--yes"),)
 SPOT: Final = (("launch", "--yes", "--method", "spot"),)
@@ -32,6 +45,11 @@ KEPT: Final = ("--supervise", "yes", "--results", "s3://results-of-tests/one")
 SUPERVISED: Final = (("launch", "--yes", *KEPT),)
 ASLEEP: Final = (*UP, ("stop_hosts", "--yes"))
 BAKED: Final = (*UP, ("bake", "--yes"))
+REGIONS: Final = ("--regions", "us-east-1,us-west-2")
+IN_REGIONS: Final = (("launch", "--yes", *REGIONS),)
+SSM: Final = ("--connect", "ssm")
+IN_SESSIONS: Final = (("launch", "--yes", *SSM),)
+FULL: Final = "us-east-1"  # so that the cluster is in the other region
 HOSTS, IMAGES = ("i-", "sir-", "vol-"), ("ami-", "snap-")
 PRICES: Final = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 HOUR: Final = 0.096 + 100 * 0.08 / 730 + 0.005  # of a host, USD
@@ -48,6 +66,7 @@ class Tried:
     before: tuple[tuple[str, ...], ...] = ()
     changes: bool = False
     ends: tuple[str, ...] = ()  # prefixes of the resources that the command ends
+    full: str = ""  # a region without capacity
 
 
 COMMANDS: Final[dict[str, Tried]] = {
@@ -103,6 +122,18 @@ COMMANDS: Final[dict[str, Tried]] = {
     "shutdown": Tried(("shutdown", "--yes"), UP, changes=True, ends=HOSTS),
     "shutdown (spot)": Tried(("shutdown", "--yes"), SPOT, changes=True, ends=HOSTS),
     "shutdown (supervised)": Tried(("shutdown", "--yes"), SUPERVISED, changes=True, ends=HOSTS),
+    "launch (regions)": Tried(("launch", "--yes", *REGIONS), changes=True, full=FULL),
+    "status (regions)": Tried(("status", *REGIONS), IN_REGIONS, full=FULL),
+    "cost (regions)": Tried(("cost", *REGIONS), IN_REGIONS, full=FULL),
+    "train (regions)": Tried(("train", *REGIONS, "--", "--epochs", "2"), IN_REGIONS, full=FULL),
+    "shutdown (regions)": Tried(
+        ("shutdown", "--yes", *REGIONS), IN_REGIONS, changes=True, ends=HOSTS, full=FULL
+    ),
+    "launch (ssm)": Tried(("launch", "--yes", *SSM), changes=True),
+    "bootstrap (ssm)": Tried(("bootstrap", "--wait", "0", *SSM), IN_SESSIONS),
+    "train (ssm)": Tried(("train", *SSM, "--", "--epochs", "2"), IN_SESSIONS),
+    "shutdown (ssm)": Tried(("shutdown", "--yes", *SSM), IN_SESSIONS, changes=True, ends=HOSTS),
+    "supervise (ssm)": Tried(("supervise", *SSM), IN_SESSIONS, changes=True, ends=HOSTS),
 }  # fmt: skip
 
 # A host's answer to a command over ssh: $1 is the host, $2 the command.
@@ -145,14 +176,18 @@ def prepare(cloud: Cloud, folder: Path) -> None:
     shutil.rmtree(folder / "results", ignore_errors=True)  # or a fetch may find all there
 
 
-def ready(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> None:
-    """Prepares the account and the folder for a command."""
+def ready(ec2: Ec2, cloud: Cloud, folder: Path, command: str) -> Neighbours:
+    """Prepares the account and the folder for a command; returns the clusters of other places."""
     prepare(cloud, folder)
+    neighbours = Neighbours.launch(cloud)
+    if full := COMMANDS[command].full:
+        cloud.full.add(full)
     for words in COMMANDS[command].before:
         done = ec2(*words)
         assert done.code == 0, f"{words}: {done.code} {done.out[-500:]}{done.err}"
     store(cloud, COMMANDS[command].words)
     cloud.calls.clear()
+    return neighbours
 
 
 def store(cloud: Cloud, words: tuple[str, ...]) -> None:
@@ -166,13 +201,21 @@ def store(cloud: Cloud, words: tuple[str, ...]) -> None:
 
 def most_usd(cloud: Cloud, folder: Path) -> float:
     """Returns the cost of the running hosts until their own fuses end them."""
-    client = cloud.moto.client()
-    batches = client.describe_instances(
-        Filters=[{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-    )["Reservations"]
-    return sum(
-        HOUR * fuse_h(client, folder, one) for batch in batches for one in batch["Instances"]
-    )
+    return sum(HOUR * fuse_h(client, folder, instance)
+               for client in clients_of(cloud)
+               for instance in running(client))  # fmt: skip
+
+
+def clients_of(cloud: Cloud) -> list[Any]:
+    """Returns the clients of the regions in which commands of the table launch."""
+    return [cloud.moto.client(), *([cloud.moto.region("us-west-2")] if cloud.full else [])]
+
+
+def running(client: Any) -> list[dict[str, Any]]:
+    """Returns the instances that run."""
+    wanted = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    batches = client.describe_instances(Filters=wanted)["Reservations"]
+    return [instance for batch in batches for instance in batch["Instances"]]
 
 
 def fuse_h(client: Any, folder: Path, instance: dict[str, Any]) -> float:
@@ -251,8 +294,8 @@ def rig(folder: Path) -> Iterator[tuple[Ec2, Cloud]]:
     }
 
     def ec2(*words: str) -> Result:
-        if words == ("supervise",):
-            return Result(*night(cloud, folder), "")
+        if words[0] == "supervise":
+            return Result(*night(cloud, folder, words[1:]), "")
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = main(list(words))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields, replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,14 +22,15 @@ from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.settings.yaml_file import load
 from atomo_cluster.ec2.supervisor.background import Background
 from atomo_cluster.ec2.supervisor.decision import Limits
-from atomo_cluster.ec2.supervisor.event_log import STARTED, EventLog
+from atomo_cluster.ec2.supervisor.event_log import NOTE, STARTED, EventLog
 from atomo_cluster.ec2.supervisor.handover import master_settings
 from atomo_cluster.ec2.supervisor.host_pool import HostPool
 from atomo_cluster.ec2.supervisor.loop import Supervisor
 
-__all__ = ["FakeJob", "host_pool_of", "night", "now"]
+__all__ = ["FakeJob", "host_pool_of", "is_started", "night", "now"]
 
 LOOKS = 8  # steps of the supervisor, in which it must recover from a single fault
+NONE: Mapping[str, str] = MappingProxyType({})
 PUBLIC = "ssh-ed25519 AAAA atomo-cluster\n"
 
 
@@ -78,11 +79,12 @@ def host_pool_of(
     site: Callable[..., Any],
     reachable: Any = lambda host: True,
     background: Background = at_once,
+    overrides: Mapping[str, str] = NONE,
 ) -> HostPool:
     """Returns the hosts of a cluster that was launched, as its supervisor sees them."""
     memory = folder / "master"
     memory.mkdir(exist_ok=True)
-    settings = master_settings(load(folder / "cluster.yaml", {}), "user/moto", "")
+    settings = master_settings(load(folder / "cluster.yaml", overrides), "user/moto", "")
     settings = replace(settings, state_dir=str(memory), path_to_keyfile="")
     listed = {field.name: getattr(settings, field.name) for field in fields(settings)}
     (folder / "handed.yaml").write_text(json.dumps(listed))
@@ -102,16 +104,17 @@ class Clock:
         return self._begin + timedelta(minutes=self.minutes)
 
 
-def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
+def night(cloud: Cloud, folder: Path, words: Sequence[str] = ()) -> tuple[int, str]:
     """Loses a worker, runs until it is replaced and until all hosts have ended; returns 0 and the
     events.
 
-    1: it was not replaced, or hosts were left.
+    1: it was not replaced, or hosts were left. `words` are options and values of settings.
     """
+    overrides = {name[2:]: value for name, value in zip(words[::2], words[1::2], strict=True)}
     for left in (folder / "master").glob("**/*"):
         if left.is_file():
             left.unlink()
-    pool, job = host_pool_of(folder, sshless), FakeJob()
+    pool, job = host_pool_of(folder, sshless, overrides=overrides), FakeJob()
     cloud.moto.client().terminate_instances(InstanceIds=[living(cloud)["worker"]])
     clock = Clock()
     story = EventLog(folder / "master" / "story.jsonl", clock.now)
@@ -121,13 +124,19 @@ def night(cloud: Cloud, folder: Path) -> tuple[int, str]:
         for _ in range(LOOKS):
             supervisor.step()
             clock.minutes += 1
-        whole = job.running and len(job.hosts) == 3 and story.events[-1].kind == STARTED
+        whole = job.running and len(job.hosts) == 3 and is_started(story)
         job.running, job.code = False, 0
         for _ in range(LOOKS):
             supervisor.step()
             clock.minutes += 1
     told = "\n".join(event.text for event in story.events)
     return int(not whole or bool(living(cloud))), told
+
+
+def is_started(story: EventLog) -> bool:
+    """True if the job was started last. A fault afterwards only leaves a note."""
+    kinds = [event.kind for event in story.events if event.kind != NOTE]
+    return kinds[-1:] == [STARTED]
 
 
 def sshless(run: Run, hosts: Any) -> Any:

@@ -1,13 +1,17 @@
 """A call to AWS that fails: the command reports the failure, and names every resource that runs."""
 
 import pytest
-from cluster.ec2.faults.inject import Case, named, outcome
+from cluster.ec2.faults.inject import Case, Outcome, named, outcome
+from cluster.ec2.faults.inject import command as inject_command
+from cluster.ec2.faults.neighbours import Neighbours
 from cluster.ec2.faults.page import PAGE, has, in_page, page_of
-from cluster.ec2.faults.rig import COMMANDS, patches, ready
+from cluster.ec2.faults.rig import COMMANDS, patches, ready, running
+from cluster.ec2.faults.supervised import is_started, now
 from cluster.ec2.support.cloud import refusal
 from cluster.ec2.support.lab import start
 
 from atomo_cluster.ec2.cli import COMMANDS as VERBS
+from atomo_cluster.ec2.supervisor.event_log import LOST, STARTED, EventLog
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +36,35 @@ def test_the_page_has_what_these_commands_change():
     assert changes <= set(in_page())
 
 
+def test_a_fault_after_the_start_of_a_job_is_no_defect(tmp_path):
+    """On a slow machine the last of many calls comes later in the night."""
+    story = EventLog(tmp_path / "story.jsonl", now)
+    story.tell(STARTED, "the job starts on 3 hosts")
+    story.note("ec2.describe_instances: UnauthorizedOperation; asked again")
+    assert is_started(story)
+    story.tell(LOST, "gone: i-1")
+    assert not is_started(story)
+
+
+def test_no_page_is_made_of_defects(monkeypatch, capsys):
+    case = Case("supervise", "DescribeInstances", 14, "refused")
+    result = Outcome(1, frozenset(), 0.0, 1.0, "the job starts", names=True)
+    monkeypatch.setattr("cluster.ec2.faults.inject.run", lambda *_: [(case, result)])
+    assert inject_command(["supervise", "--write"]) == 1
+    assert "1 of 1 faults have a wrong outcome" in capsys.readouterr().err
+    assert "A DEFECT: the job starts" in result.wrong
+
+
+def test_a_host_of_another_place_that_ends_is_seen(cloud):
+    neighbours = Neighbours.launch(cloud)
+    assert not neighbours.touched()
+    for place, client in neighbours.clients.items():
+        batches = client.describe_instances()["Reservations"]
+        client.terminate_instances(InstanceIds=[batches[0]["Instances"][0]["InstanceId"]])
+        assert place in neighbours.touched()
+    assert not running(cloud.moto.client())
+
+
 def test_a_table_has_each_command_once_where_it_belongs():
     seen = [(name, "GetRole", 10) for name in ("plan", "cost", "jobs", "logs", "stop")]
     seen += [("status", "GetRole", 0), ("plan", "GetUser", 10)]
@@ -49,8 +82,8 @@ def tried(ec2, cloud, folder):
     (folder / "cluster.yaml").unlink()
 
     def once(case):
-        ready(ec2, cloud, folder, case.command)
-        return outcome(ec2, cloud, folder, case)
+        neighbours = ready(ec2, cloud, folder, case.command)
+        return outcome(ec2, cloud, folder, neighbours, case)
 
     with patches(folder):
         yield once

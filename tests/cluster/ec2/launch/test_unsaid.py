@@ -115,6 +115,18 @@ def test_nothing_is_launched_while_sts_does_not_answer(ec2, cloud, hosts):
     assert len(everything(cloud)["instances"]) == 2
 
 
+def test_nothing_is_launched_for_the_owner_of_an_older_ledger(ec2, cloud, folder, hosts):
+    """STS fails once: the ledger is of somebody else who used this machine."""
+    ledger = folder / "state/test/hosts.json"
+    ledger.write_text(ledger.read_text().replace("user/moto", "user/ana"))
+    before = everything(cloud)
+    cloud.on("GetCallerIdentity", refusal("UnauthorizedOperation"))
+    done = ec2("launch", "--yes", "--n-workers", "3", *ZONE)
+    assert done.code == 12
+    assert "AWS knows you as 'user/moto'" in done.err
+    assert everything(cloud) == before
+
+
 def test_a_limit_below_the_bound_of_a_complete_cluster_is_said(ec2, cloud, hosts):
     done = ec2("launch", "--yes", "--max-usd", "1", *ZONE)
     assert done.code == 0, done.err

@@ -128,6 +128,18 @@ class Moto:
             self._clients[name] = make_client("ec2", endpoint_url=self.url, **keys)
         return self._clients[name]
 
+    def account(self, number: str) -> Any:
+        """Returns a client of EC2 in another account, by a role of that account.
+
+        A reset forgets the role, so each client is new.
+        """
+        role = {"RoleArn": f"arn:aws:iam::{number}:role/other", "RoleSessionName": "other"}
+        given = self.client("sts").assume_role(**role)["Credentials"]
+        keys = {"aws_access_key_id": given["AccessKeyId"], "region_name": "us-east-1",
+                "aws_secret_access_key": given["SecretAccessKey"],
+                "aws_session_token": given["SessionToken"]}  # fmt: skip
+        return make_client("ec2", endpoint_url=self.url, **keys)
+
 
 @dataclass
 class Cloud:
@@ -144,6 +156,7 @@ class Cloud:
     prices: dict[str, float] | None = None  # by instance type; "gp3" and "address" too
     quotas: dict[str, float] | None = None
     denied: set[str] | None = None  # refused by the policy simulator; None: not callable
+    full: set[str] = field(default_factory=set)  # regions that have no capacity
     identity: Policy | None = None  # by which the policy simulator decides, in place of `denied`
     catalogue: dict[tuple[str, bytes], Reply] = field(default_factory=dict)  # for all callers
     where: tuple[str, int] = ("127.0.0.1", 0)
@@ -191,7 +204,7 @@ class Cloud:
         """An empty account, and AWS as usual."""
         self.moto.reset()
         for memory in (self.calls, self.acts, self.placement_groups, self.consoles,
-                       self.starts, self.attached):  # fmt: skip
+                       self.starts, self.attached, self.full):  # fmt: skip
             memory.clear()
         self.prices = self.quotas = self.denied = self.identity = None
         self.console = "booting"
@@ -223,6 +236,8 @@ class Cloud:
         def as_always() -> Reply:
             if action.startswith("Describe") and words.get("DryRun") == "true":
                 return refusal("DryRunOperation", "You may")  # moto looks long, and knows not all
+            if action in ORDERS and region(headers) in self.full and "DryRun" not in words:
+                return refusal("InsufficientInstanceCapacity", "none is left here")
             own = OWN.get(action)
             return (own and own(self, words, body, forward)) or forward()
 
@@ -247,6 +262,7 @@ class Cloud:
                 return Reply(error.code, error.read(), error.headers.get("Content-Type", XML))
 
 
+ORDERS = {"RunInstances", "CreateFleet"}
 # What AWS sells is no account's own, and moto looks for it long.
 CATALOGUE = {"DescribeInstanceTypes", "DescribeInstanceTypeOfferings"}
 

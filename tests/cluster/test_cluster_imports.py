@@ -17,7 +17,7 @@ LIBRARY = Path(atomo.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # A package may import those before it.
 ALONE = {"virtual": ["errors", "visible"]}  # runs where there is nothing but a Python
-ORDER = ["__init__", "errors", "names", "visible", "arguments", "program", "ec2"]
+ORDER = ["__init__", "errors", "names", "visible", "plain_files", "arguments", "program", "ec2"]
 # The same within the commands for EC2; `__main__` and `cli` are the entry.
 EC2_ORDER = ["__init__", "settings", "aws", "invocation", "hosts", "places", "images", "money",
              "launch", "targets", "jobs", "checks", "supervisor", "commands", "cli",

@@ -10,6 +10,7 @@ from atomo_cluster.virtual.programs import find, missing, run
 
 __all__ = ["has_netem", "obstacles", "owner"]
 
+TRY_S = 60.0
 SYSCTLS = {  # settings that disable unprivileged user namespaces, with the disabling value
     "kernel/unprivileged_userns_clone": "0",
     "kernel/apparmor_restrict_unprivileged_userns": "1",
@@ -27,7 +28,10 @@ def obstacles() -> list[str]:
     if absent := missing():
         return [f"missing: {program}" for program in absent]
     command = [*unshare("net", "uts", own_user=owner() is not None), "true"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TRY_S)
+    except subprocess.TimeoutExpired:
+        return [f"`{' '.join(command)}` does not end within {TRY_S:g} s"]
     if not done.returncode:
         return []
     return [f"namespaces are not allowed here ({done.stderr.strip()}): {remedy()}"]

@@ -28,7 +28,7 @@ SHADOW = Path("/etc/shadow")
 def run_host(place: ClusterFolder, name: str) -> None:
     """Starts a host in the steps that the switch commands, and keeps it running."""
     print("born", flush=True)
-    if not sys.stdin.readline():
+    if not sys.stdin.readline():  # unbounded: the pipe closes where the switch ends
         return
     cluster = place.load()
     try:

@@ -20,6 +20,8 @@ from atomo_cluster.virtual.spec import ClusterFolder, VirtualCluster, VirtualHos
 
 __all__ = ["DownResult", "down", "kill", "set_link", "throttle", "up"]
 
+KILLED_S = 30.0  # for the end of a process that was killed
+
 
 @dataclass(frozen=True)
 class DownResult:
@@ -67,11 +69,11 @@ def start(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
         )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
-    line = process.stdout.readline()
+    line = process.stdout.readline()  # unbounded: each step has a bound, and Ctrl-C ends all
     error = json.loads(line)["error"] if line else log.read_text().strip() or "the switch ended"
     if error:
         process.kill()
-        process.wait()
+        process.wait(KILLED_S)
         raise Failed(f"cannot bring {place.name!r} up: {error}")
     process.stdin.write("stay\n")
     process.stdin.close()

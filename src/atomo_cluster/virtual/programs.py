@@ -22,6 +22,7 @@ PACKAGES = MappingProxyType(
         "sshd": "openssh-server",
     }
 )
+PROGRAM_S = 120.0  # each of them takes milliseconds on an idle machine
 ADMIN = "/usr/local/sbin:/usr/sbin:/sbin"  # not on everybody's PATH
 
 
@@ -61,12 +62,15 @@ def run(
     path = find(program)
     if path is None:
         raise Refused(f"there is no {program} here: install {PACKAGES[program]}")
-    done = subprocess.run(
-        [path, *arguments],
-        input=text, capture_output=True, text=True, preexec_fn=before, check=False,
-    )  # fmt: skip
+    words = " ".join([program, *map(str, arguments)])
+    try:
+        done = subprocess.run(
+            [path, *arguments], input=text, capture_output=True, text=True, preexec_fn=before,
+            check=False, timeout=PROGRAM_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise Failed(f"`{words}` does not end within {PROGRAM_S:g} s") from error
     if done.returncode:
-        words = " ".join([program, *map(str, arguments)])
         raise Failed(f"`{words}` ended with {done.returncode}: {done.stderr.strip() or 'no word'}")
     return done.stdout
 

@@ -27,14 +27,14 @@ def run_switch(place: ClusterFolder, script: Path) -> None:
         print(json.dumps({"error": str(error)}), flush=True)
         return
     print(json.dumps({"error": None}), flush=True)
-    told_to_stay.wait()
+    told_to_stay.wait()  # unbounded: `listen` ends this process where `up` ends
     detach()
     reap_for_ever()
 
 
 def listen(told_to_stay: threading.Event) -> None:
     """Ends everything if `up` ends before it has confirmed."""
-    if sys.stdin.readline() != "stay\n":
+    if sys.stdin.readline() != "stay\n":  # unbounded: the pipe closes where `up` ends
         os._exit(1)
     told_to_stay.set()
 
@@ -78,6 +78,7 @@ class StartingHost:
             Failed: another line arrived, or none.
         """
         assert self.process.stdout is not None
+        # unbounded: each step of a host has a bound, and the pipe closes where the host ends
         read = self.process.stdout.readline().strip()
         if read != line:
             raise Failed(f"{self.host.name}: {read or self._log.read_text().strip() or 'it ended'}")

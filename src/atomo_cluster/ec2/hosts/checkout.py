@@ -18,6 +18,7 @@ LEFT_OUT: Final = {".venv", ".git", "runs", "clusters", "cluster.yaml", "data", 
 # and these wherever they are.
 CACHES: Final = {"__pycache__", ".pytest_cache", ".hypothesis", ".mypy_cache", ".ruff_cache"}
 LARGEST: Final = 200 * 2**20
+GIT_S: Final = 120.0  # for the list of files, also on a slow network folder
 
 
 def checkout(path: Path | None) -> Path:
@@ -69,8 +70,10 @@ def checkout_files(root: Path) -> list[str]:
     """Lists the files of a checkout; without git, all except the results of runs."""
     words = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
-        done = subprocess.run(words, capture_output=True, check=True)
+        done = subprocess.run(words, capture_output=True, check=True, timeout=GIT_S)
         return [name for name in done.stdout.decode().split("\0") if name]
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{root}: git did not list its files within {GIT_S:g} s") from error
     except (OSError, subprocess.CalledProcessError):
         paths = (path.relative_to(root) for path in sorted(root.rglob("*")))
         return [str(path) for path in paths if not left_out(path)]

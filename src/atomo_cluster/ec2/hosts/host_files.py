@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.errors import ConfigError
+from atomo_cluster.plain_files import replace_plain
 
 __all__ = ["alias", "host_files", "host_records", "write_host_files"]
+
+READABLE: Final = 0o644  # by the published scripts, whoever runs them
 
 
 def alias(number: int) -> str:
@@ -45,7 +48,7 @@ def write_host_files(folder: Path, addresses: Sequence[str]) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in host_files(addresses).items():
-            (folder / name).write_text(text)
+            replace_plain(folder / name, text, READABLE)
             written.append(folder / name)
     except OSError as error:
         raise ConfigError(f"--out {folder}: {error}") from error

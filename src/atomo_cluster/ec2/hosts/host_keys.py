@@ -18,6 +18,7 @@ from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.hosts.keys import require_program
 from atomo_cluster.ec2.hosts.ssh import Host, Ssh, host_label
 from atomo_cluster.errors import CloudError, RemoteError
+from atomo_cluster.plain_files import replace_plain
 
 __all__ = ["CONSOLE", "SCANNED", "HostKeys", "console_keys"]
 
@@ -26,6 +27,7 @@ SCANNED: Final = "scanned"
 BLOCK: Final = re.compile(r"-----BEGIN SSH HOST KEY KEYS-----(.*?)-----END", re.DOTALL)
 KEY: Final = re.compile(r"\b((?:ssh|ecdsa)-[\w@.-]+) ([A-Za-z0-9+/]{40,}={0,3})")
 SCAN_S: Final = 5
+LOOKUP_S: Final = 60  # more than a scan, and a name that is looked up slowly
 SESSION_S: Final = 60
 
 
@@ -80,9 +82,8 @@ class HostKeys:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             other_lines = [line for line in self._lines() if line.split()[0] != host.id]
             host_lines = [f"{host.id} {key} {source}" for key in sorted(keys)]
-            fresh = self._path.with_name(self._path.name + ".new")
-            fresh.write_text("\n".join([*other_lines, *host_lines]) + "\n")
-            fresh.replace(self._path)  # never half a file, whoever reads it meanwhile
+            # Never half a file, whoever reads it meanwhile.
+            replace_plain(self._path, "\n".join([*other_lines, *host_lines]) + "\n")
         return source
 
 
@@ -145,14 +146,24 @@ def scan_through_session(ssh: Ssh, host: Host) -> set[str]:
 def scan(name: str, port: str) -> set[str]:
     """Returns the keys shown at an address, unauthenticated."""
     line = [require_program("ssh-keyscan"), "-T", str(SCAN_S), "-p", port, name]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=LOOKUP_S)
+    except subprocess.TimeoutExpired:  # as while the name is looked up
+        return set()
     return {f"{kind} {key}" for kind, key in KEY.findall(done.stdout)}
 
 
 def resolve_address(ssh: Ssh, host: Host) -> tuple[str, str]:
     """Returns the host name and port that ssh would use, according to ssh_config."""
     line = ssh.words(host)
-    done = subprocess.run([line[0], "-G", *line[1:]], capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            [line[0], "-G", *line[1:]], capture_output=True, text=True, check=False,
+            timeout=LOOKUP_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:  # ssh_config may run commands
+        text = f"ssh -G does not end within {LOOKUP_S} s; see --ssh-config"
+        raise RemoteError(f"{host_label(host)}: {text}") from error
     options = dict(text.split(" ", 1) for text in done.stdout.splitlines() if " " in text)
     if done.returncode:
         raise RemoteError(f"{host_label(host)}: ssh -G: {done.stderr.strip()}")

@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 MADE: Final = "id_ed25519"
+KEYGEN_S: Final = 60.0
 
 
 def keyfile(cluster: Cluster) -> Path:
@@ -37,8 +38,9 @@ def public_half(cluster: Cluster) -> bytes:
         comment = f"atomo-{cluster.name}"
         words = ["-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
         subprocess.run(
-            [require_program("ssh-keygen"), *words], check=True, stdin=subprocess.DEVNULL
-        )
+            [require_program("ssh-keygen"), *words], check=True, stdin=subprocess.DEVNULL,
+            timeout=KEYGEN_S,
+        )  # fmt: skip
     return public_key_of(path)
 
 
@@ -62,11 +64,15 @@ def public_key_of(path: Path) -> bytes:
     Raises:
         ConfigError: the file is not a readable private key.
     """
-    done = subprocess.run(
-        [require_program("ssh-keygen"), "-y", "-P", "", "-f", str(path)],
-        capture_output=True,
-        check=False,
-    )
+    words = [require_program("ssh-keygen"), "-y", "-P", "", "-f", str(path)]
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=KEYGEN_S
+        )
+    except subprocess.TimeoutExpired as error:  # a pipe, or a folder that does not answer
+        raise ConfigError(
+            f"path_to_keyfile {path}: ssh-keygen cannot read it within {KEYGEN_S:g} s"
+        ) from error
     if done.returncode:
         beside = path.with_name(path.name + ".pub")  # a key with a passphrase: the agent has it
         if beside.exists():

@@ -14,6 +14,8 @@ from atomo_cluster.errors import RemoteError
 __all__ = ["UNREACHED", "Answer", "Host", "Ssh", "host_label", "on_all_hosts"]
 
 UNREACHED: Final = 255  # the exit code of ssh itself
+COMMAND_S: Final = 600.0  # for a command that has no bound of its own
+ALIVE_S: Final = 15  # without an answer for three times as long ssh ends
 MAX_CONNECTIONS: Final = 32
 T = TypeVar("T")
 
@@ -83,7 +85,7 @@ class Ssh:
             "GlobalKnownHostsFile": "/dev/null",
             "HostKeyAlias": host.id,
             "ConnectTimeout": str(max(1, round(self.connect_timeout_s))),
-            "ServerAliveInterval": "15",
+            "ServerAliveInterval": str(ALIVE_S),
             "LogLevel": "ERROR",
             **({"ProxyCommand": self.proxy} if self.proxy else {}),
             **({} if terminal else {"BatchMode": "yes"}),
@@ -97,9 +99,9 @@ class Ssh:
         return [*line, f"{self.user}@{host.address}", *command]
 
     def run(
-        self, host: Host, command: str, stdin: bytes = b"", timeout_s: float | None = None
+        self, host: Host, command: str, stdin: bytes = b"", timeout_s: float | None = COMMAND_S
     ) -> Answer:
-        """Runs a shell command on a host."""
+        """Runs a shell command on a host; `timeout_s`: None for a command of the user."""
         try:
             done = subprocess.run(
                 self.words(host, command), input=stdin, capture_output=True, timeout=timeout_s,

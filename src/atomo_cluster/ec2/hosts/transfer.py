@@ -6,21 +6,27 @@ import shlex
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
+from signal import SIGKILL
+from threading import Timer
 from typing import Final, Protocol, final, runtime_checkable
 
 from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.hosts.ssh import Host, Ssh, host_label
 from atomo_cluster.errors import ConfigError, RemoteError
+from atomo_cluster.plain_files import append_plain
 
 __all__ = ["HostSource", "RemoteFile", "S3Source", "Source", "fetch", "send"]
 
 LARGE: Final = 8 * 2**20  # bytes from which a file is worth going on with
 PART: Final = ".part"
 LIST_S: Final = 300.0
+LEAST_S: Final = 600.0  # for any transfer,
+SLOWEST: Final = 2**14  # and a second more for as many bytes
+KILLED_S: Final = 10.0  # for the end of a program that was killed
 Say = Callable[[str], None]
 
 
@@ -88,11 +94,32 @@ class HostSource:
         size = f"skip={offset} count={far.size - offset}"
         command = f"dd if={path} bs=1M iflag=skip_bytes,count_bytes {size} status=none"
         out.flush()
-        done = subprocess.run(self._ssh.words(self._host, command), stdin=subprocess.DEVNULL,
-                              stdout=out.fileno(), stderr=subprocess.PIPE, check=False)  # fmt: skip
+        bound_s, doing = transfer_s(far.size - offset), f"reading {name}"
+        with within(self._host, doing, bound_s):
+            done = subprocess.run(
+                self._ssh.words(self._host, command), stdin=subprocess.DEVNULL,
+                stdout=out.fileno(), stderr=subprocess.PIPE, check=False, timeout=bound_s,
+            )  # fmt: skip
         if done.returncode:
             complaint = done.stderr.decode(errors="replace").strip()
-            raise RemoteError(f"{host_label(self._host)}: reading {name}: {complaint}")
+            raise RemoteError(f"{host_label(self._host)}: {doing}: {complaint}")
+
+
+def transfer_s(size: int) -> float:
+    """Returns the most seconds that a transfer of some bytes may take."""
+    return LEAST_S + size / SLOWEST
+
+
+@contextmanager
+def within(host: Host, doing: str, bound_s: float) -> Iterator[None]:
+    """Raises RemoteError where a transfer takes too long: a host may answer and do nothing."""
+    try:
+        yield
+    except subprocess.TimeoutExpired as error:
+        raise RemoteError(
+            f"{host_label(host)}: {doing}: not done within {bound_s:.0f} s; the same command "
+            "continues"
+        ) from error
 
 
 def fetch(source: Source, folder: Path, say: Say) -> list[str]:
@@ -116,7 +143,8 @@ def inside(folder: Path, name: str) -> Path:
         ConfigError: the name leads out of the folder.
     """
     path = folder / name
-    if name.startswith("/") or ".." in Path(name).parts:
+    led = path.parent.resolve().is_relative_to(folder.resolve())  # a folder may be a link
+    if name.startswith("/") or ".." in Path(name).parts or not led:
         raise ConfigError(f"{name!r} would be written outside of {folder}")
     return path
 
@@ -136,7 +164,7 @@ def fetch_one(source: Source, folder: Path, name: str, far: RemoteFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = hashlib.sha256(far.mark.encode()).hexdigest()[:12]
     part = path.with_name(f".{path.name}.{content}{PART}")
-    with part.open("ab") as out:
+    with append_plain(part) as out:
         offset = out.tell()
         if offset < far.size:
             source.read(name, far, out, offset)
@@ -186,12 +214,21 @@ def send_small(ssh: Ssh, host: Host, files: Mapping[str, Path], folder: str) -> 
     """Uploads small files as one tar stream; an interrupted file has the wrong length."""
     quoted_folder = shlex.quote(folder)
     line = ssh.words(host, f"mkdir -p {quoted_folder} && tar -xf - -C {quoted_folder}")
+    bound_s = transfer_s(sum(path.stat().st_size for path in files.values()))
     with subprocess.Popen(line, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
-        with suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as tar:
-            for name, path in files.items():
-                tar.add(path, arcname=name, recursive=False)
-        _, stderr = process.communicate()
+        watch = Timer(bound_s, process.kill)  # a host that takes no more blocks the writes too
+        watch.start()
+        try:
+            with suppress(BrokenPipeError), tarfile.open(fileobj=process.stdin, mode="w|") as tar:
+                for name, path in files.items():
+                    tar.add(path, arcname=name, recursive=False)
+            _, stderr = process.communicate(timeout=bound_s + KILLED_S)
+        finally:
+            watch.cancel()
+    if process.returncode == -SIGKILL:
+        raise RemoteError(f"{host_label(host)}: not done within {bound_s:.0f} s; the same command "
+                          "continues")  # fmt: skip
     if process.returncode:
         raise RemoteError(f"{host_label(host)}: {stderr.decode(errors='replace').strip()}")
 
@@ -207,8 +244,10 @@ def send_large(ssh: Ssh, host: Host, path: Path, name: str) -> None:
     command = f"cat >>{part} && [ $(stat -c %s {part}) = {status.st_size} ] && {finish}"
     with path.open("rb") as source:
         source.seek(offset)
-        done = subprocess.run(ssh.words(host, command), stdin=source, capture_output=True,
-                              check=False)  # fmt: skip
+        bound_s = transfer_s(status.st_size - offset)
+        with within(host, name, bound_s):
+            done = subprocess.run(ssh.words(host, command), stdin=source, capture_output=True,
+                                  check=False, timeout=bound_s)  # fmt: skip
     if done.returncode:
         complaint = done.stderr.decode(errors="replace").strip() or "it has another length there"
         raise RemoteError(f"{host_label(host)}: {name}: {complaint}; the same command continues")

@@ -145,6 +145,7 @@ class Run:
             return
         sys.stderr.write(f"{visible(question)} [y/N] ")
         sys.stderr.flush()
+        # unbounded: nothing has been done yet, and a person may think
         answer = sys.stdin.readline().strip().lower()
         if answer not in ("y", "yes"):
             raise Declined("not done, nothing was changed (--yes answers for scripts)")

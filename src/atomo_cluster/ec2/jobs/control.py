@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from atomo_cluster.ec2.hosts.ssh import UNREACHED, Host, Ssh
+from atomo_cluster.ec2.hosts.ssh import COMMAND_S, UNREACHED, Host, Ssh
 from atomo_cluster.ec2.hosts.streaming import relay_output
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.job import (
@@ -128,7 +128,7 @@ def run_on_master(run: Run, master: Host, command: str, job: str) -> int:
 def stop_job(run: Run, master: Host, job: str, wait_s: int) -> str:
     """Makes a job write a checkpoint and end, waits for it, and returns a message."""
     command = job_command(run.cluster, "stop", job, str(wait_s))
-    answer = at_master(run, master).run(master, command)
+    answer = at_master(run, master).run(master, command, timeout_s=wait_s + COMMAND_S)
     if answer.code == ABSENT:
         raise ConfigError(f"{answer.err.strip()}")
     return answer.checked(f"stopping job {job}").strip()

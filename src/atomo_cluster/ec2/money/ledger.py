@@ -1,7 +1,6 @@
 """The ledger of hosts and their costs on this machine: EC2 forgets a host an hour after its end."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -10,6 +9,7 @@ from pathlib import Path
 from atomo_cluster.ec2.invocation.recorded_owners import LEDGER
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import ConfigError
+from atomo_cluster.plain_files import replace_plain
 
 __all__ = [
     "LedgerEntry",
@@ -139,10 +139,8 @@ def record_end(cluster: Cluster, owner: str, now: datetime) -> None:
 
 def write(path: Path, entries: Iterable[LedgerEntry]) -> None:
     """Replaces the file atomically."""
-    fresh = path.with_suffix(".new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh.write_text(json.dumps([asdict(entry) for entry in entries], indent=1) + "\n")
-        os.replace(fresh, path)
+        replace_plain(path, json.dumps([asdict(entry) for entry in entries], indent=1) + "\n")
     except OSError as error:
         raise ConfigError(f"{path}: {error}; the costs of hosts cannot be recorded") from error

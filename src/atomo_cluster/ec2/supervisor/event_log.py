@@ -12,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, final
 
+from atomo_cluster.plain_files import append_plain
+
 __all__ = ["DONE", "FAILED", "JOB", "JOINED", "LAUNCHED", "LOST", "NOTE", "OVER", "READY",
            "RESTART", "STARTED", "STOPPED", "WAITING", "Event", "EventLog", "folded", "idle_since",
            "parsed", "since_last", "waits"]  # fmt: skip
@@ -64,8 +66,8 @@ class EventLog:
         event = Event(self._now().isoformat(timespec="seconds"), kind, text)
         self.events.append(event)
         try:
-            with self._path.open("a") as out:
-                out.write(json.dumps(asdict(event)) + "\n")
+            with append_plain(self._path) as out:
+                out.write(f"{json.dumps(asdict(event))}\n".encode())
                 out.flush()
                 os.fsync(out.fileno())
         except OSError as error:  # a full disk is no reason not to end hosts

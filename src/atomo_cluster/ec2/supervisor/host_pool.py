@@ -164,7 +164,7 @@ class HostPool:
         if self._setup is None or not self._setup.done():
             return []
         setup, self._setup = self._setup, None
-        setup.result()
+        setup.result()  # unbounded: it is done
         self._settled.unlink(missing_ok=True)
         return self.hosts
 

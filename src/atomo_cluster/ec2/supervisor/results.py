@@ -10,6 +10,7 @@ from typing import Final, final
 from atomo_cluster.ec2.aws.bucket import Bucket, StoredFile
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError, ClusterError
+from atomo_cluster.plain_files import is_plain
 
 __all__ = ["FETCHED", "LocalResults", "S3Results", "SyncRound", "out_folder"]
 
@@ -26,7 +27,8 @@ def out_folder(cluster: Cluster, home: Path) -> Path:
 
 def files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yields complete files below a folder, oldest first."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != TEMPORARY]
+    # A link may lead to a file that is nobody's result.
+    paths = [path for path in folder.rglob("*") if is_plain(path) and path.suffix != TEMPORARY]
     for path in sorted(paths, key=lambda path: path.stat().st_mtime_ns):
         yield path.relative_to(folder).as_posix(), path
 

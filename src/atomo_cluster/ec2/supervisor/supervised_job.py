@@ -27,6 +27,7 @@ __all__ = ["HOSTS", "SupervisedJob"]
 
 HOSTS: Final = "job_hosts"  # host file of the job, in the folder of the supervisor
 LEAVE_S: Final = 90  # EC2 gives two minutes
+SHELL_S: Final = 30  # for a command besides its own waits
 LIVES: Final = ("queued", "running", "stopping")
 KILLED: Final = -9
 LEFT: Final = 130
@@ -107,12 +108,12 @@ class SupervisedJob:
         folder = self._home / self._cluster.remote_dir / "jobs" / str(self._number)
         if notified:
             wait = ["flock", "-w", str(LEAVE_S), str(folder / "lock"), "true"]
-            subprocess.run(wait, capture_output=True, check=False)
+            self._run(wait)
         else:
             self._do("stop", str(self._number), str(LEAVE_S))
         if self.running:
             end = END.format(shlex.quote((folder / "pid").read_text().strip()))
-            subprocess.run(["bash", "-c", end], capture_output=True, check=False)
+            self._run(["bash", "-c", end], bound_s=SHELL_S)
 
     def _write_hosts(self, hosts: Sequence[Instance]) -> None:
         """Writes the host file of the job, and those that commands of the settings read.
@@ -142,6 +143,18 @@ class SupervisedJob:
         return self._call(job_command(self._cluster, words[0], *words[1:]))
 
     def _call(self, command: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        line = ["bash", "-c", command]
-        return subprocess.run(line, cwd=self._home, input=stdin, capture_output=True, text=True,
-                              check=False)  # fmt: skip
+        return self._run(["bash", "-c", command], stdin)
+
+    def _run(
+        self, line: Sequence[str], stdin: str = "", bound_s: float = LEAVE_S + SHELL_S
+    ) -> "subprocess.CompletedProcess[str]":
+        """Runs a program.
+
+        Raises:
+            RemoteError: it does not end: the folder of the jobs may not answer.
+        """
+        try:
+            return subprocess.run(line, cwd=self._home, input=stdin, capture_output=True, text=True,
+                                  check=False, timeout=bound_s)  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise RemoteError(f"{line[0]}: no answer within {bound_s:g} s") from error

@@ -32,7 +32,9 @@ def on_each(
             keys.pin(host)
         except RemoteError as error:
             return Answer(host, 255, "", str(error))
-        return run_streaming(ssh, host, command, on_line) if on_line else ssh.run(host, command)
+        if on_line:
+            return run_streaming(ssh, host, command, on_line)
+        return ssh.run(host, command, timeout_s=None)  # unbounded: the command is the user's
 
     return on_all_hosts(hosts, one)
 

@@ -33,6 +33,7 @@ def run(run: Run) -> int:
     ssh, words = ssh_of(run), run.options.passed_on
     host_keys(run, ssh).pin(chosen[0])
     line = ssh.words(chosen[0], *words, terminal=not words)
+    # unbounded: a shell lasts as long as its user wants
     code = subprocess.call(line, stdout=sys.stderr if run.as_json else None)
     run.tell({"exit_code": code})
     return code

@@ -1,0 +1,46 @@
+"""Files in folders that others may write to: neither read nor written through a link.
+
+Another user may have put a link under the name of a file, to have this user's files read or
+overwritten.
+"""
+
+import os
+from io import BufferedWriter
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Final
+
+__all__ = ["append_plain", "is_plain", "replace_plain"]
+
+APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def replace_plain(path: Path, text: str, mode: int = 0o600) -> None:
+    """Writes a file in one step: a new file takes the place of the old one, or of a link.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as fresh:
+        try:
+            os.fchmod(fresh.fileno(), mode)
+            fresh.write(text)
+            fresh.close()
+            os.replace(fresh.name, path)
+        except BaseException:
+            os.unlink(fresh.name)
+            raise
+
+
+def append_plain(path: Path) -> BufferedWriter:
+    """Opens a file to add to it, and makes it if needed.
+
+    Raises:
+        OSError: the file cannot be opened, or is a link.
+    """
+    return os.fdopen(os.open(path, APPEND, 0o666), "ab")
+
+
+def is_plain(path: Path) -> bool:
+    """True if a path is a file and no link."""
+    return path.is_file() and not path.is_symlink()

@@ -10,7 +10,7 @@ from hooks.loops import batch, model
 from support.harness import PATIENCE_S, together
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 import atomo
 from atomo.errors import ConfigError
@@ -23,6 +23,10 @@ Body = Callable[[int, nn.Module, Any], object]
 
 def plain_sgd(network: nn.Module) -> Optimizer:
     return SGD(network.parameters(), lr=0.1)
+
+
+def adamw(network: nn.Module) -> Optimizer:
+    return AdamW(network.parameters(), lr=0.01)
 
 
 def replicas(

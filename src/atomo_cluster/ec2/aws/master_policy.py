@@ -13,7 +13,7 @@ from atomo_cluster.ec2.aws.policy_scope import PolicyScope, Statement, allow
 from atomo_cluster.ec2.aws.tags import ROLE
 from atomo_cluster.ec2.settings.terms import LATEST, WORKER
 
-__all__ = ["boundary", "master_policy"]
+__all__ = ["boundary", "end_policy", "master_policy"]
 
 DESCRIBED: Final = (
     "Fleets", "Images", "InstanceTypeOfferings", "InstanceTypes", "Instances", "KeyPairs",
@@ -104,6 +104,17 @@ def advisory(scope: PolicyScope) -> list[Statement]:
     return statements
 
 
+def end_policy(scope: PolicyScope) -> dict[str, Any]:
+    """Returns the policy of the role with which AWS ends hosts after their fuses."""
+    return {"Version": VERSION, "Statement": [end_statement(scope)]}
+
+
+def end_statement(scope: PolicyScope) -> Statement:
+    """Returns the statement that ends the cluster's hosts and nothing else."""
+    return scope.regional("EndHosts", ["ec2:TerminateInstances"], scope.ec2("instance"),
+                          scope.tagged)  # fmt: skip
+
+
 def boundary(scope: PolicyScope) -> dict[str, Any]:
     """Returns the boundary of the cluster's roles: the master's policy, for any owner.
 
@@ -114,4 +125,5 @@ def boundary(scope: PolicyScope) -> dict[str, Any]:
     needed = scope.cluster.needs_profile
     statements: Iterable[Statement] = master_policy(anyone)["Statement"] if needed else []
     agent = [allow("Agent", AGENT)] if scope.cluster.managed else []
-    return {"Version": VERSION, "Statement": [*statements, *agent]}
+    ends = [end_statement(anyone)] if scope.cluster.aws_end and not needed else []
+    return {"Version": VERSION, "Statement": [*statements, *ends, *agent]}

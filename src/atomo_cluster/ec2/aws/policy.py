@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from atomo_cluster.ec2.aws.policy_scope import Conditions, PolicyScope, Statement, allow
 from atomo_cluster.ec2.aws.session_manager import CORE
-from atomo_cluster.ec2.aws.tags import HOURS, IMAGE
+from atomo_cluster.ec2.aws.tags import HOURS, IMAGE, ClusterTags
 from atomo_cluster.ec2.settings.terms import BAKED, LATEST
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
 
 VERSION: Final = "2012-10-17"
 EC2: Final = "ec2.amazonaws.com"
+SCHEDULER: Final = "scheduler.amazonaws.com"
 SPOT_SERVICE: Final = "spot.amazonaws.com"
 # Kinds that commands describe.
 HOSTS: Final = ("Instances", "InstanceTypes")
@@ -36,11 +37,12 @@ SEARCH: Final = (
 LAUNCHES: Final = (*CHECKS, *SEARCH)
 # Statements that commands need; the settings decide which of them are used.
 ON_HOSTS: Final = ("ReadConsoles", "SessionsOnHosts", "SessionsForSsh")
-ENDING: Final = ("End", "LookAtRoles", "KeepRoles")
+AWS_ENDS: Final = ("ScheduleEnds", "MakeEndRole", "KeepEndRole", "PassEndRole")
+ENDING: Final = ("End", "LookAtRoles", "KeepRoles", "ScheduleEnds", "KeepEndRole")
 LAUNCHING: Final = (
     "LaunchHosts", "LaunchVolumes", "LaunchFrom", "LaunchInto", "Make", "MakeInNetwork",
     "OpenGroup", "TagNew", "SpotRole", "MakeRoles", "AttachSessionManager", "PassRoles",
-    "Prices", "Quotas", "ImageNames", "SharedFolders", *ENDING,
+    "Prices", "Quotas", "ImageNames", "SharedFolders", *AWS_ENDS, *ENDING,
 )  # fmt: skip
 Needs = tuple[tuple[str, ...], tuple[str, ...]]  # kinds to describe, names of statements
 ONLY_HOSTS: Final[Needs] = (HOSTS, ON_HOSTS)
@@ -57,12 +59,15 @@ COMMANDS: Final[Mapping[str, Needs]] = {
         ("LookAtRoles", "ListResults", "ReadResults"),
     ),
     "cost": (("Instances", "Snapshots", "Volumes"), ("Prices",)),
-    "extend": ((*HOSTS, "Volumes"), (*ON_HOSTS, "MoveFuses", "Prices")),
+    "extend": ((*HOSTS, "Volumes"), (*ON_HOSTS, "MoveFuses", "Prices", *AWS_ENDS)),
     "resize": (LAUNCHES, LAUNCHING),
     "bake": ((*HOSTS, "Images"), (*ON_HOSTS, "BakeHosts", "BakeImages", "TagImages", "Prices")),
     "delete_images": (("Images", "Snapshots"), ("DeleteImages",)),
-    "stop_hosts": ((*HOSTS, "Volumes"), (*ON_HOSTS, "Sleep", "MoveFuses", "End", "Prices")),
-    "start_hosts": ((*HOSTS, "Volumes"), ("Sleep", "Prices")),
+    "stop_hosts": (
+        (*HOSTS, "Volumes"),
+        (*ON_HOSTS, "Sleep", "MoveFuses", "End", "Prices", *AWS_ENDS),
+    ),
+    "start_hosts": ((*HOSTS, "Volumes"), ("Sleep", "Prices", *AWS_ENDS)),
     "list_running_instances": (("Instances",), ()),
     "list_idle_instances": ONLY_HOSTS,
     "run_command": ONLY_HOSTS,
@@ -121,6 +126,7 @@ def statements_of(scope: PolicyScope) -> list[Statement]:
         *network_statements(scope),
         *host_statements(scope),
         *role_statements(scope),
+        *end_statements(scope),
         *image_statements(scope),
         *results_statements(scope, ("s3:GetObject",)),
         *advisory_statements(scope),
@@ -264,6 +270,28 @@ def role_statements(scope: PolicyScope) -> list[Statement]:
           if scope.cluster.managed else []),
         allow("PassRoles", ["iam:PassRole"], roles, {"iam:PassedToService": EC2}),
     ]  # fmt: skip
+
+
+def end_statements(scope: PolicyScope) -> list[Statement]:
+    """Lists the statements on ends of hosts by AWS: schedules of the cluster and their role."""
+    if not scope.cluster.aws_end:
+        return []
+    group = ClusterTags(scope.cluster.name, scope.owner).label if scope.owner else (
+        f"atomo-{scope.cluster.name}-*")  # fmt: skip
+    arns = [scope.arn("scheduler", f"schedule/{group}/*"),
+            scope.arn("scheduler", f"schedule-group/{group}")]  # fmt: skip
+    calls = ["CreateSchedule", "UpdateSchedule", "DeleteSchedule", "GetScheduleGroup", "CreateScheduleGroup",
+             "DeleteScheduleGroup", "TagResource"]  # fmt: skip
+    roles = scope.iam(scope.end_roles, "role")
+    bound = {"iam:PermissionsBoundary": scope.boundary} if scope.boundary else {}
+    kept = ["iam:TagRole", "iam:DeleteRole", "iam:DeleteRolePolicy"]
+    service = {"iam:PassedToService": SCHEDULER}
+    return [
+        scope.regional("ScheduleEnds", [f"scheduler:{call}" for call in calls], arns),
+        allow("MakeEndRole", ["iam:CreateRole", "iam:PutRolePolicy"], roles, bound),
+        allow("KeepEndRole", kept, roles),
+        allow("PassEndRole", ["iam:PassRole"], roles, service),
+    ]
 
 
 def image_statements(scope: PolicyScope) -> list[Statement]:

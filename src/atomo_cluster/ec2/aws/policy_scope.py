@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.identity import owner_of
-from atomo_cluster.ec2.aws.tags import CLUSTER, HOSTS, OWNER, ClusterTags
+from atomo_cluster.ec2.aws.tags import CLUSTER, ENDS, HOSTS, OWNER, ClusterTags
 from atomo_cluster.ec2.settings.cluster import Cluster
 
 __all__ = ["Conditions", "PolicyScope", "Statement", "allow", "scope_of"]
@@ -57,6 +57,11 @@ class PolicyScope:
             return self.master_roles
         names = self.master_roles if self.cluster.needs_profile else ()
         return (*names, *self.host_roles) if self.cluster.managed else names
+
+    @property
+    def end_roles(self) -> tuple[str, ...]:
+        """The names of the roles with which AWS ends hosts after their fuses."""
+        return tuple(f"{name}{ENDS}" for name in self.master_roles)
 
     @property
     def earlier_role_names(self) -> tuple[str, ...]:

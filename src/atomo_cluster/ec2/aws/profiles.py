@@ -18,6 +18,7 @@ from atomo_cluster.errors import CloudError
 
 __all__ = [
     "PROFILE",
+    "call_ignoring",
     "find_hosts_profile",
     "is_denied",
     "make_profiles",

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 __all__ = [
     "CLUSTER",
+    "ENDS",
     "GPUS",
     "HOURS",
     "IMAGE",
@@ -33,6 +34,7 @@ GPUS: Final = "atomo:gpus"  # of images: whether they have a driver
 UNFIT: Final = re.compile(r"[^\w .:/=+@-]")
 LONGEST: Final = 256  # characters of a value
 LONGEST_ROLE: Final = 64  # characters of a role's name in IAM
+ENDS: Final = "-ends"  # ends the name of the role with which AWS ends hosts after their fuses
 HOSTS: Final = "-hosts"  # ends the name of the role that only admits Session Manager
 
 

@@ -4,6 +4,7 @@ from typing import Final
 
 from rich.table import Table
 
+from atomo_cluster.ec2.hosts.aws_ends import end_lines
 from atomo_cluster.ec2.images.published import Image
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.invocation.wrapping import entry
@@ -62,6 +63,8 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
         entry("", f"at most {format_usd(plan.total)} {until}, "
               + ("whatever spot prices do" if any(map(cluster.spot, ROLES)) else "all together")),
         entry("", "traffic to the internet is not in it"),
+        *(entry("end" if not place else "", line)
+          for place, line in enumerate(end_lines(cluster))),
         entry("network", f"subnet {plan.subnet.id}, {public}, {access}"
               + (", placement group" if cluster.placement_group else "")
               + (", EFA" if cluster.efa else "")),

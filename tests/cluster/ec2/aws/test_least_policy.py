@@ -101,7 +101,7 @@ def test_a_command_passes_with_the_policy_that_is_printed_for_it(
     with gate.only(policy):
         done = ec2(*tried.words)
     assert {one.action for one in gate.refused} <= (
-        set() if "iam:PassRole" in str(policy) else LOOKS
+        set() if "LookAtRoles" in str(policy) else LOOKS
     )
     assert done.code == 0, done.err
 
@@ -138,6 +138,34 @@ def supervisor(rig, ec2, cloud, folder, gate, monkeypatch):
             (folder / "cluster.yaml").write_text(given)
 
     return run
+
+
+ENDS = ("--aws-end", "yes")
+END_VERBS = [("launch", "--yes"), ("extend", "8.9", "--yes"), ("stop_hosts", "--yes"),
+             ("start_hosts", "--yes"), ("shutdown", "--yes")]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_ends_by_aws_pass_with_the_policy_and_each_of_their_statements_is_needed(
+    rig, ec2, cloud, gate
+):
+    rig(Tried(()))
+    for words in END_VERBS:
+        policy = printed(ec2, "--for", words[0], *ENDS)
+        if words[0] == "launch":
+            for name in ("ScheduleEnds", "MakeEndRole", "PassEndRole"):
+                with gate.only(without(policy, name)):
+                    lacking = ec2(*words, *ENDS)
+                assert lacking.code == 0, lacking.err
+                assert "WITHOUT AN END BY AWS" in lacking.err
+                assert ec2("shutdown", "--yes", *ENDS).code == 0
+        with gate.only(policy):
+            done = ec2(*words, *ENDS)
+        assert {one.action for one in gate.refused} <= LOOKS
+        assert done.code == 0, done.err
+        assert "BY AWS" not in done.err
+        assert "may be left" not in done.out
+    assert not cloud.moto.client("scheduler").list_schedules()["Schedules"]
 
 
 @pytest.mark.slow

@@ -170,7 +170,8 @@ class Cloud:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                reply = cloud.answer(self.path, dict(self.headers), body)
+                headers = dict(self.headers) | {METHOD: self.command}
+                reply = cloud.answer(self.path, headers, body)
                 self.send_response(reply.status)
                 self.send_header("Content-Type", reply.kind)
                 self.send_header("Content-Length", str(len(reply.body)))
@@ -178,6 +179,12 @@ class Cloud:
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(reply.body)
+
+            def do_PUT(self) -> None:
+                self.do_POST()
+
+            def do_DELETE(self) -> None:
+                self.do_POST()
 
             def do_GET(self) -> None:
                 if self.path == "/my-address":
@@ -246,7 +253,7 @@ class Cloud:
 
     def forward(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
         kept = {key: value for key, value in headers.items() if key.lower() not in HOP}
-        method = "POST" if body else "GET"
+        method = kept.pop(METHOD, "POST" if body else "GET")
         request = urllib.request.Request(
             self.moto.url + path, data=body or None, headers=kept, method=method
         )
@@ -287,6 +294,7 @@ PATHS = {
     ".*/mount-targets": "DescribeMountTargets",
     ".*/file-systems": "DescribeFileSystems",
 }
+METHOD = "X-Method-Of-Request"  # which the proxy passes on beside the headers
 KEPT = ("ETag", "Last-Modified", "Content-Range")
 HOP = {"host", "content-length", "connection", "accept-encoding"}
 Forward = Callable[[], Reply]
@@ -533,7 +541,7 @@ def everything(cloud: Cloud) -> dict[str, set[str]]:
 
 
 def write_cluster(path: Path, **changes: object) -> None:
-    """A configuration that suits moto."""
+    """A configuration that suits moto; without ends by AWS, which have tests of their own."""
     settings = {"name": "test", "image_id": UBUNTU, "method": "on-demand", "n_workers": 2,
-                "ssh_from": "203.0.113.7/32"} | changes  # fmt: skip
+                "ssh_from": "203.0.113.7/32", "aws_end": False} | changes  # fmt: skip
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))

@@ -302,11 +302,25 @@ def of_others(call: Call) -> Iterator[Request]:
         else:
             action = S3_ACTIONS.get(call.operation, call.operation)
             yield Request(f"s3:{action}", f"{bucket}/{words['Key']}")
+    elif call.service == "scheduler":
+        yield from of_scheduler(call)
     elif call.operation == "GetParameters":
         for name in words["Names"]:
             yield Request("ssm:GetParameters", f"arn:aws:ssm:{call.region}::parameter{name}")
     else:
         yield Request(f"{PREFIXES.get(call.service, call.service)}:{call.operation}")
+
+
+def of_scheduler(call: Call) -> Iterator[Request]:
+    words, action = call.words, f"scheduler:{call.operation}"
+    head = f"arn:aws:scheduler:{call.region}:{ACCOUNT}"
+    if call.operation.endswith("Group"):
+        yield Request(action, f"{head}:schedule-group/{words['Name']}")
+        return
+    yield Request(action, f"{head}:schedule/{words['GroupName']}/{words['Name']}")
+    if "Target" in words:
+        context = {"iam:PassedToService": ["scheduler.amazonaws.com"]}
+        yield Request("iam:PassRole", words["Target"]["RoleArn"], context)
 
 
 S3_ACTIONS = {"CreateMultipartUpload": "PutObject", "UploadPart": "PutObject",

@@ -13,6 +13,7 @@ from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import HOURS
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
+from atomo_cluster.ec2.hosts.aws_ends import set_ends
 from atomo_cluster.ec2.hosts.fuses import extended, move_fuse, read_deadline, tag_hours
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Host, on_all_hosts
@@ -83,10 +84,22 @@ def run(run: Run) -> int:
     shown = [later.get(host.id, host) for host in hosts]
     show_hosts(run, shown)
     run.tell(host_records(shown))
+    end_error = set_ends(run.aws, run.cluster, run.owned, shown)
     if refusals:
         raise CloudError("; ".join(map(str, refusals)), refusals[0].code)
     finish(answers, shown=False)
+    check_ends(end_error)
     return 0
+
+
+def check_ends(error: str) -> None:
+    """Raises CloudError if the ends by AWS have not moved with the fuses."""
+    if error:
+        raise CloudError(
+            f"THE FUSES HAVE MOVED, AND THE ENDS BY AWS PERHAPS NOT: {error}. AWS may terminate "
+            "the hosts 15 minutes after their old fuses: `extend` again moves both, or delete the "
+            "schedules in the EventBridge console"
+        )
 
 
 def rehearse(run: Run, moves: Sequence[Move]) -> int:

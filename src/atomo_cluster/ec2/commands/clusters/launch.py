@@ -9,6 +9,7 @@ from atomo_cluster.ec2.checks.results import UNKNOWN, CheckContext
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.commands.planning.plan import show
 from atomo_cluster.ec2.commands.planning.validate import refuse
+from atomo_cluster.ec2.hosts.aws_ends import set_ends
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import dry_run
@@ -61,8 +62,17 @@ def launched(run: Run) -> int:
         run.confirm()
     offer, hosts = launch_first_available(run, offers_in_order, cidr)
     write_down(offer.run, offer.plan, hosts)
+    schedule_ends(offer.run, hosts)
     report(offer.run, hosts)
     return 0
+
+
+def schedule_ends(run: Run, hosts: list[Instance]) -> None:
+    """Schedules the ends of hosts by AWS; a failure is reported, since the fuses hold."""
+    if error := set_ends(run.aws, run.cluster, run.owned, hosts):
+        run.warn(f"WITHOUT AN END BY AWS: hosts that hang outlive their fuses: {error}. "
+                 "`iam --for launch` prints the rights and `iam --boundary` the boundary that it "
+                 "needs, `launch` again schedules the ends, aws_end: no does without")  # fmt: skip
 
 
 def write_down(run: Run, plan: Plan, hosts: list[Instance]) -> None:

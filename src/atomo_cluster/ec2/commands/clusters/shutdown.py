@@ -14,6 +14,7 @@ from atomo_cluster.ec2.commands.clusters.foreign_disks import (
     tell_foreign_disks,
 )
 from atomo_cluster.ec2.commands.clusters.origin import tell_origin
+from atomo_cluster.ec2.hosts.aws_ends import remove_group
 from atomo_cluster.ec2.images.baked import baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.money.ledger import record_end
@@ -105,9 +106,18 @@ def end(run: Run) -> None:
             "the EC2 console"
         )
     write_down(run)
+    end_schedules(run)
     tell_verdict(run, remaining)
     tell_images(run)
     check_foreign_disks(run, disks)
+
+
+def end_schedules(run: Run) -> None:
+    """Deletes the schedules of ends by AWS, and their role; neither costs anything."""
+    if error := remove_group(run.aws, run.cluster, run.owned):
+        run.say(
+            f"the schedules of ends by AWS or their role may be left, and cost nothing: {error}"
+        )
 
 
 def tell_verdict(run: Run, remaining: SearchResult) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from atomo_cluster.ec2.aws.instance_states import STOPPED_STATES, start_instances
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
+from atomo_cluster.ec2.hosts.aws_ends import set_ends
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.money.budget import check_budget
@@ -78,6 +79,8 @@ def wake(run: Run, asleep: Sequence[Instance]) -> None:
 def report(run: Run) -> None:
     """Shows the cluster and the next step."""
     hosts = instances(run.aws, run.owned)
+    if error := set_ends(run.aws, run.cluster, run.owned, hosts):
+        run.warn(f"WITHOUT AN END BY AWS: hosts that hang outlive their fuses: {error}")
     show_hosts(run, hosts)
     missing = run.cluster.hosts - len(hosts)
     first = f"`launch` for the {missing} hosts that are missing, then " if missing > 0 else ""

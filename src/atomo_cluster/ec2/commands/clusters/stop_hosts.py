@@ -8,6 +8,7 @@ from atomo_cluster.ec2.aws.instance_states import RUNNING_STATES, STOPPED_STATES
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.clusters.resize import end
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
+from atomo_cluster.ec2.hosts.aws_ends import remove_ends, set_ends
 from atomo_cluster.ec2.hosts.fuses import pause_fuses, resume_fuses, tag_remaining_hours
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.ssh import Host
@@ -99,9 +100,12 @@ def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
     for host in hosts:
         keys.pin(host)
     paused = pause_fuses(ssh, hosts)
+    ids = [host.id for host in hosts]
     try:
-        stop_instances(run.aws, run.owned, [host.id for host in hosts])
+        without_ends(run, ids)
+        stop_instances(run.aws, run.owned, ids)
     except CloudError:
+        restore_ends(run)
         for host in resume_fuses(ssh, hosts):
             run.say(f"{host.name} ({host.id}) did not answer: at a restart its fuse would "
                     "count again from its present remaining time")  # fmt: skip
@@ -111,6 +115,33 @@ def put_to_sleep(run: Run, hosts: Sequence[Host]) -> None:
     except ClusterError as error:  # the hosts are stopped all the same
         run.say(f"`status` will show later fuses than the hosts have: {error}")
     run.say(f"stopped: {', '.join(host.id for host in hosts)}")  # whatever AWS says from now on
+
+
+def without_ends(run: Run, ids: Sequence[str]) -> None:
+    """Deletes the schedules of hosts: AWS would end stopped hosts, and their disks.
+
+    Raises:
+        CloudError: AWS refused.
+    """
+    try:
+        remove_ends(run.aws, run.cluster, run.owned, ids)
+    except CloudError as error:
+        raise CloudError(
+            f"{error}; no host was stopped: AWS would terminate them, and their disks, after their "
+            "fuses. Where none of them has an end by AWS, --aws-end no stops them",
+            error.code,
+        ) from error
+
+
+def restore_ends(run: Run) -> None:
+    """Schedules the ends of hosts by AWS that go on running."""
+    try:
+        hosts = instances(run.aws, run.owned, RUNNING_STATES)
+        error = set_ends(run.aws, run.cluster, run.owned, hosts)
+    except CloudError as failure:
+        error = str(failure)
+    if error:
+        run.warn(f"WITHOUT AN END BY AWS: hosts that hang outlive their fuses: {error}")
 
 
 def report(run: Run) -> None:

@@ -80,7 +80,7 @@ def warnings(scope: PolicyScope, document: dict[str, object]) -> list[str]:
             f"{size:,} characters: a managed policy takes {MANAGED:,}, so print parts of it with "
             "--for and attach each; a role's inline policy takes 10,240"
         )
-    if scope.cluster.makes_roles and not scope.boundary:
+    if (scope.cluster.makes_roles or scope.cluster.aws_end) and not scope.boundary:
         texts.append(
             "PERMISSIONS_BOUNDARY IS NONE: whoever has this policy can give the cluster's roles "
             "any right, an administrator's too; leave it empty, or name one"
@@ -106,8 +106,10 @@ def bounding(scope: PolicyScope) -> dict[str, object]:
     Raises:
         ConfigError: the settings make no role, or none with a boundary.
     """
-    if not scope.cluster.makes_roles:
-        raise ConfigError("--boundary: roles are made with supervise: yes or connect: ssm alone")
+    if not (scope.cluster.makes_roles or scope.cluster.aws_end):
+        raise ConfigError(
+            "--boundary: roles are made with supervise: yes, connect: ssm or aws_end: yes alone"
+        )
     if not scope.boundary:
         raise ConfigError("--boundary: permissions_boundary is none; leave it empty, or name one")
     return boundary(scope)

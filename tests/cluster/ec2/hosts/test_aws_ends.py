@@ -1,0 +1,188 @@
+"""Ends of hosts by AWS: the schedules that commands make, move and delete."""
+
+import json
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from cluster.ec2.support.cloud import Reply, everything, refusal, write_cluster
+from cluster.ec2.support.iam_policy import ALLOWED, Request, decision
+
+from atomo_cluster.ec2.aws.tags import ClusterTags
+from atomo_cluster.ec2.hosts.aws_ends import AFTER, TARGET
+from atomo_cluster.ec2.hosts.ssh import Answer
+
+pytestmark = pytest.mark.slow
+
+OWNED = ClusterTags("test", "user/moto")
+DENIED = Reply(403, json.dumps({"Message": "no"}).encode(), "application/json",
+               (("x-amzn-ErrorType", "AccessDeniedException"),))  # fmt: skip
+
+
+@pytest.fixture
+def cluster(ec2, cloud, folder, monkeypatch):
+    """Returns the settings of a cluster that AWS ends too, with hosts that answer."""
+    write_cluster(folder / "cluster.yaml", state_dir=str(folder / "state"), aws_end=True)
+    monkeypatch.setattr(
+        "atomo_cluster.ec2.hosts.ssh.Ssh.run",
+        lambda ssh, host, command, *_, **__: Answer(host, 0, "18000\n", ""),
+    )
+    monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.HostKeys.pin", lambda *_: "key")
+    monkeypatch.setattr("atomo_cluster.ec2.commands.clusters.stop_hosts.check_idle", lambda *_: 0)
+
+
+def schedules(cloud):
+    """Returns the schedules of the account, by name."""
+    client = cloud.moto.client("scheduler")
+    listed = client.list_schedules()["Schedules"]
+    return {
+        one["Name"]: client.get_schedule(Name=one["Name"], GroupName=one["GroupName"])
+        for one in listed
+    }
+
+
+def ends(cloud):
+    """Returns the times of the schedules, by host."""
+    return {
+        id: datetime.strptime(one["ScheduleExpression"], "at(%Y-%m-%dT%H:%M:%S)").replace(
+            tzinfo=timezone.utc
+        )
+        for id, one in schedules(cloud).items()
+    }
+
+
+def fuses(ec2):
+    """Returns the fuses that `status` shows, by host."""
+    hosts = ec2("status", "--json").record["hosts"]
+    return {host["id"]: datetime.fromisoformat(host["fuse"]) for host in hosts}
+
+
+def assert_after_fuses(ec2, cloud):
+    """Compares the schedules with the fuses of the hosts."""
+    shown, scheduled = fuses(ec2), ends(cloud)
+    assert shown.keys() == scheduled.keys()
+    for id, fuse in shown.items():
+        assert abs(scheduled[id] - fuse - AFTER) < timedelta(seconds=2)
+
+
+def let_pass(cloud, now):
+    """Runs the schedules that are due, as AWS would: with the policy of their role."""
+    iam, client = cloud.moto.client("iam"), cloud.moto.client("ec2")
+    for id, when in ends(cloud).items():
+        if when > now:
+            continue
+        target = schedules(cloud)[id]["Target"]
+        assert target["Arn"] == TARGET
+        role = target["RoleArn"].rpartition("/")[2]
+        policy = iam.get_role_policy(RoleName=role, PolicyName="atomo")["PolicyDocument"]
+        named = json.loads(target["Input"])["InstanceIds"]
+        for host in named:
+            listed = client.describe_tags(Filters=[{"Name": "resource-id", "Values": [host]}])
+            tags = {f"aws:ResourceTag/{tag['Key']}": [tag["Value"]] for tag in listed["Tags"]}
+            arn = f"arn:aws:ec2:us-east-1:123456789012:instance/{host}"
+            context = {**tags, "aws:RequestedRegion": ["us-east-1"]}
+            request = Request("ec2:TerminateInstances", arn, context)
+            assert decision([policy], request) == ALLOWED
+            foreign = {**context, "aws:ResourceTag/atomo:owner": ["bob"]}
+            request = Request("ec2:TerminateInstances", arn, foreign)
+            assert decision([policy], request) != ALLOWED
+        client.terminate_instances(InstanceIds=named)
+
+
+def test_the_life_of_the_ends_of_a_cluster(ec2, cloud, cluster):
+    launched = ec2("launch", "--yes")
+    assert launched.code == 0, launched.err
+    assert "WITHOUT AN END" not in launched.err
+    assert "end      by AWS, 15 minutes after the fuse" in launched.out
+    assert "EventBridge Scheduler: $0.00 (14 million schedules a month are free" in launched.out
+    assert_after_fuses(ec2, cloud)
+    assert {one["ActionAfterCompletion"] for one in schedules(cloud).values()} == {"DELETE"}
+    moved = ec2("extend", "20", "--yes")
+    assert moved.code == 0, moved.err
+    assert_after_fuses(ec2, cloud)
+    assert ec2("resize", "1", "--yes").code == 0
+    assert_after_fuses(ec2, cloud)
+    stopped = ec2("stop_hosts", "--yes", "--n-workers", "1")
+    assert stopped.code == 0, stopped.err
+    assert not schedules(cloud)
+    assert ec2("start_hosts", "--yes", "--n-workers", "1").code == 0
+    assert_after_fuses(ec2, cloud)
+    now = datetime.now(timezone.utc)
+    let_pass(cloud, now + timedelta(hours=1))
+    assert len(everything(cloud)["instances"]) == 2
+    let_pass(cloud, now + timedelta(hours=21))
+    assert not everything(cloud)["instances"]
+    assert ec2("shutdown", "--yes").code == 0
+    assert not schedules(cloud)
+    groups = cloud.moto.client("scheduler").list_schedule_groups()["ScheduleGroups"]
+    assert [group["Name"] for group in groups] == ["default"]
+    assert not cloud.moto.client("iam").list_roles()["Roles"]
+
+
+@pytest.mark.parametrize("call", ["CreateRole", "PutRolePolicy"])
+def test_a_launch_without_an_end_by_aws_says_so_and_goes_on(ec2, cloud, cluster, call):
+    cloud.on(call, refusal("AccessDenied"))
+    done = ec2("launch", "--yes")
+    assert done.code == 0, done.err
+    assert "WITHOUT AN END BY AWS: hosts that hang outlive their fuses: iam." in done.err
+    assert "`iam --for launch` prints the rights" in done.err
+    assert not schedules(cloud)
+    again = ec2("launch", "--yes")
+    assert again.code == 0
+    assert_after_fuses(ec2, cloud)
+
+
+def refuse(monkeypatch, verb):
+    """Has AWS refuse a call of the scheduler."""
+    from atomo_cluster.ec2.aws.client import Aws
+    from atomo_cluster.errors import CloudError
+
+    call = Aws.call
+
+    def refused(aws, action, **arguments):
+        if action == f"scheduler.{verb}":
+            raise CloudError(f"{action}: AccessDeniedException: no", "AccessDeniedException")
+        return call(aws, action, **arguments)
+
+    monkeypatch.setattr(Aws, "call", refused)
+
+
+def test_an_end_that_does_not_move_with_the_fuse_is_an_error(ec2, cloud, cluster, monkeypatch):
+    assert ec2("launch", "--yes").code == 0
+    refuse(monkeypatch, "update_schedule")
+    done = ec2("extend", "20", "--yes")
+    assert done.code == 10
+    assert "THE FUSES HAVE MOVED, AND THE ENDS BY AWS PERHAPS NOT: scheduler.update" in done.err
+
+
+def test_hosts_with_an_end_by_aws_are_not_stopped(ec2, cloud, cluster, monkeypatch):
+    """It would terminate them, and their disks."""
+    assert ec2("launch", "--yes").code == 0
+    refuse(monkeypatch, "delete_schedule")
+    done = ec2("stop_hosts", "--yes")
+    assert done.code == 10
+    assert "no host was stopped: AWS would terminate them, and their disks" in done.err
+    assert "StopInstances" not in cloud.calls
+    assert_after_fuses(ec2, cloud)
+    assert ec2("stop_hosts", "--yes", "--aws-end", "no").code == 0
+
+
+def test_without_ends_by_aws_none_is_made_and_the_plan_says_so(ec2, cloud, cluster):
+    shown = ec2("plan", "--aws-end", "no")
+    assert "none by AWS (aws_end: no): a host that hangs may outlive its fuse" in shown.out
+    assert ec2("launch", "--yes", "--aws-end", "no").code == 0
+    assert not schedules(cloud)
+    assert not cloud.moto.client("iam").list_roles()["Roles"]
+
+
+def test_the_policy_has_the_rights_and_the_boundary_the_end(ec2, cluster):
+    printed = {
+        one["Sid"]: one for one in json.loads(ec2("iam", "--for", "launch").out)["Statement"]
+    }
+    assert printed["PassEndRole"]["Condition"]["StringEquals"] == {
+        "iam:PassedToService": "scheduler.amazonaws.com"
+    }
+    assert {"ScheduleEnds", "MakeEndRole", "KeepEndRole"} <= set(printed)
+    without = ec2("iam", "--for", "launch", "--aws-end", "no").out
+    assert "scheduler" not in without
+    boundary = json.loads(ec2("iam", "--boundary").out)["Statement"]
+    assert "ec2:TerminateInstances" in str(boundary)

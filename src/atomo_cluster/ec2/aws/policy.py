@@ -280,8 +280,8 @@ def end_statements(scope: PolicyScope) -> list[Statement]:
         f"atomo-{scope.cluster.name}-*")  # fmt: skip
     arns = [scope.arn("scheduler", f"schedule/{group}/*"),
             scope.arn("scheduler", f"schedule-group/{group}")]  # fmt: skip
-    calls = ["CreateSchedule", "UpdateSchedule", "DeleteSchedule", "GetScheduleGroup", "CreateScheduleGroup",
-             "DeleteScheduleGroup", "TagResource"]  # fmt: skip
+    calls = ["CreateSchedule", "UpdateSchedule", "DeleteSchedule", "GetScheduleGroup",
+             "CreateScheduleGroup", "DeleteScheduleGroup", "TagResource"]  # fmt: skip
     roles = scope.iam(scope.end_roles, "role")
     bound = {"iam:PermissionsBoundary": scope.boundary} if scope.boundary else {}
     kept = ["iam:TagRole", "iam:DeleteRole", "iam:DeleteRolePolicy"]

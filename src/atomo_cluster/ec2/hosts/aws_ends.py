@@ -43,8 +43,8 @@ def set_ends(aws: Aws, cluster: Cluster, owned: ClusterTags, hosts: Sequence[Ins
     if not cluster.aws_end or not known:
         return ""
     try:
-        role = make_role(aws, cluster, owned)
         make_group(aws, owned)
+        role = make_role(aws, cluster, owned)
         for host in known:
             retry_new_role(lambda host=host: schedule(aws, owned, host, role))  # type: ignore[misc]
     except CloudError as error:
@@ -117,38 +117,52 @@ def retry_new_role(act: Callable[[], None]) -> None:
     return act()
 
 
+def has_group(aws: Aws, cluster: Cluster, owned: ClusterTags) -> bool:
+    """True if the cluster has a group of schedules.
+
+    With `aws_end: no` a caller without the right to look has made none.
+    """
+    try:
+        aws.call("scheduler.get_schedule_group", Name=owned.label)
+    except CloudError as error:
+        if error.code in GONE or (not cluster.aws_end and error.code in DENIED):
+            return False
+        raise
+    return True
+
+
 def remove_ends(aws: Aws, cluster: Cluster, owned: ClusterTags, ids: Iterable[str]) -> None:
     """Deletes the schedules of hosts.
 
     Raises:
-        CloudError: AWS refused; a caller without the right has made none if `aws_end` is no.
+        CloudError: AWS refused.
     """
-    forgiven = GONE if cluster.aws_end else (*GONE, *DENIED)
-    for id in ids:
-        call_ignoring(aws, forgiven, "scheduler.delete_schedule", Name=id, GroupName=owned.label)
+    if has_group(aws, cluster, owned):
+        for id in ids:
+            names = {"Name": id, "GroupName": owned.label}
+            call_ignoring(aws, GONE, "scheduler.delete_schedule", **names)
 
 
 def remove_group(aws: Aws, cluster: Cluster, owned: ClusterTags) -> str:
-    """Deletes all schedules of the cluster and their role; returns the errors, empty for none."""
-    forgiven = GONE if cluster.aws_end else (*GONE, *DENIED)
+    """Deletes all schedules of the cluster and their role; returns the error, empty for none.
+
+    The group goes last: while it is there, another call tries again.
+    """
     names = {"RoleName": role_name(aws, owned)}
-    errors = []
-    for action, arguments in (
-        ("scheduler.delete_schedule_group", {"Name": owned.label}),
-        ("iam.delete_role_policy", {**names, "PolicyName": POLICY}),
-        ("iam.delete_role", names),
-    ):
-        try:
-            call_ignoring(aws, forgiven, action, **arguments)
-        except CloudError as error:
-            errors.append(str(error))
-    return "; ".join(errors)
+    try:
+        if has_group(aws, cluster, owned):
+            call_ignoring(aws, GONE, "iam.delete_role_policy", **names, PolicyName=POLICY)
+            call_ignoring(aws, GONE, "iam.delete_role", **names)
+            call_ignoring(aws, GONE, "scheduler.delete_schedule_group", Name=owned.label)
+    except CloudError as error:
+        return str(error)
+    return ""
 
 
 def end_lines(cluster: Cluster) -> list[str]:
     """Returns the text on ends by AWS, with their price, for plans."""
     if not cluster.aws_end:
-        return ["none by AWS (aws_end: no): a host that hangs may outlive its fuse"]
+        return ["none by AWS (aws_end: no): a host that hangs may outlive its fuse; aws_end: yes"]
     minutes = int(AFTER.total_seconds() // 60)
     return [
         f"by AWS, {minutes} minutes after the fuse of a host that does not end itself",

@@ -56,7 +56,7 @@ class Cluster:
     volume_gb: int = option(100, "root disk of each host, GB")
     max_hours: float = option(8.0, "fuse: each host terminates itself after so many hours")
     aws_end: bool = option(
-        True, "yes: AWS terminates a host that is alive 15 minutes after its fuse; no: none does"
+        False, "yes: AWS terminates a host that is alive 15 minutes after its fuse; no: none does"
     )
     max_usd: float | None = option(
         None, "most that the whole cluster may cost until its fuses, USD; empty: no limit"

@@ -24,7 +24,9 @@ def cluster(ec2, cloud, folder, monkeypatch):
     write_cluster(folder / "cluster.yaml", state_dir=str(folder / "state"), aws_end=True)
     monkeypatch.setattr(
         "atomo_cluster.ec2.hosts.ssh.Ssh.run",
-        lambda ssh, host, command, *_, **__: Answer(host, 0, "18000\n", ""),
+        lambda ssh, host, command, *_, **__: Answer(
+            host, 0, "18000\n" if command.endswith("pause") else "", ""
+        ),
     )
     monkeypatch.setattr("atomo_cluster.ec2.hosts.host_keys.HostKeys.pin", lambda *_: "key")
     monkeypatch.setattr("atomo_cluster.ec2.commands.clusters.stop_hosts.check_idle", lambda *_: 0)
@@ -163,7 +165,7 @@ def test_hosts_with_an_end_by_aws_are_not_stopped(ec2, cloud, cluster, monkeypat
     assert "no host was stopped: AWS would terminate them, and their disks" in done.err
     assert "StopInstances" not in cloud.calls
     assert_after_fuses(ec2, cloud)
-    assert ec2("stop_hosts", "--yes", "--aws-end", "no").code == 0
+    assert ec2("stop_hosts", "--yes", "--aws-end", "no").code == 10
 
 
 def test_without_ends_by_aws_none_is_made_and_the_plan_says_so(ec2, cloud, cluster):

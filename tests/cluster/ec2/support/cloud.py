@@ -541,7 +541,7 @@ def everything(cloud: Cloud) -> dict[str, set[str]]:
 
 
 def write_cluster(path: Path, **changes: object) -> None:
-    """A configuration that suits moto; without ends by AWS, which have tests of their own."""
+    """A configuration that suits moto."""
     settings = {"name": "test", "image_id": UBUNTU, "method": "on-demand", "n_workers": 2,
-                "ssh_from": "203.0.113.7/32", "aws_end": False} | changes  # fmt: skip
+                "ssh_from": "203.0.113.7/32"} | changes  # fmt: skip
     path.write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items()))

@@ -91,13 +91,13 @@ ForwardBackward.run, torch.nn.Linear.forward = noted, planted
 """
 IN_ENCODING = """
 from atomo.exchange.parameter_server.uplink import Uplink
-original = Uplink._compressed
+original = Uplink._compress
 def planted(self, *given):
     frame = original(self, *given)
     if self._step == 4:
         {fault}
     return frame
-Uplink._compressed = planted
+Uplink._compress = planted
 """
 BEFORE_THE_MASTER_IS_DONE = """
 from atomo.exchange import Client

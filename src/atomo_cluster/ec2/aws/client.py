@@ -1,12 +1,14 @@
 """The only access to AWS: calls with retries, and errors that name a remedy."""
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from io import BufferedIOBase
 from typing import Any, Final, NoReturn, final
+from urllib.parse import urlsplit
 
 from atomo_cluster.errors import CloudError, ConfigError
 
@@ -15,6 +17,8 @@ __all__ = ["CAPACITY", "Aws", "is_ambiguous"]
 ATTEMPTS: Final = 8  # with back-off: about a minute of throttling is borne
 CAPACITY: Final = ("InsufficientInstanceCapacity", "InsufficientHostCapacity")
 ADVISORY: Final = ("pricing", "service-quotas", "ssm")  # a launch does not need their answers
+OWN_HOSTS: Final = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
+UNREACHED: Final = ("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError")
 HOME: Final = "us-east-1"  # the only region that serves prices, those of all regions
 DENIED: Final = "the identity lacks this permission; `iam` prints a policy that has it"
 AGAIN: Final = "AWS failed, or its answer was lost: look at `status`, then try again"
@@ -72,6 +76,12 @@ class Aws:
         self._endpoint_url = endpoint_url
         self._clients: dict[str, Any] = {}
         self._constants: dict[str, list[Any]] = {}
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint of EC2 where it is not AWS's own, as an emulator's; empty: AWS itself."""
+        url = str(self._client("ec2").meta.endpoint_url)
+        return "" if (urlsplit(url).hostname or "").endswith(OWN_HOSTS) else url
 
     def warn(self, text: str) -> None:
         """Reports once what is odd and stops no command."""
@@ -180,7 +190,17 @@ class Aws:
             details = error.response["Error"]
             fail(action, str(details.get("Code", "?")), str(details.get("Message", "")), error)
         except (BotoCoreError, ResponseParserError, ValueError) as error:
-            fail(action, type(error).__name__, str(error), error)
+            name = type(error).__name__
+            fail(action, name, str(error), error, self._endpoint_hint(name))
+
+    def _endpoint_hint(self, code: str) -> str:
+        """Names an endpoint that does not answer and is not AWS's own; empty: it is AWS's."""
+        url = self._endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
+        if not url or code not in UNREACHED:
+            return ""
+        source = "--endpoint-url" if self._endpoint_url else "AWS_ENDPOINT_URL"
+        return (f"{source} is {url}: where that was the emulator of a rehearsal, `unset "
+                "AWS_ENDPOINT_URL` asks AWS itself")  # fmt: skip
 
 
 @cache
@@ -208,8 +228,8 @@ def is_ambiguous(error: CloudError) -> bool:
     return HINTS.get(error.code) == AGAIN
 
 
-def fail(action: str, code: str, message: str, cause: Exception) -> NoReturn:
-    """Raises a CloudError, with a hint if there is one for the code."""
-    hint = f"; {HINTS[code]}" if code in HINTS else ""
+def fail(action: str, code: str, message: str, cause: Exception, remedy: str = "") -> NoReturn:
+    """Raises a CloudError, with the hint for the code, if there is one, and a remedy."""
+    hint = "".join(f"; {text}" for text in (HINTS.get(code), remedy) if text)
     plain = " ".join(re.sub(r"<[^>]*>|\\n", " ", message).split())  # proxies answer in HTML
     raise CloudError(f"{action}: {code}: {plain[:LONGEST].rstrip('.')}{hint}", code) from cause

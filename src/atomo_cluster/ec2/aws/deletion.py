@@ -16,6 +16,7 @@ from atomo_cluster.errors import CloudError
 
 __all__ = [
     "END_S",
+    "delete",
     "delete_until_gone",
     "refusals",
     "remains",

@@ -1,10 +1,11 @@
 """The identity of the caller, by a name that stays the same across sessions."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from atomo_cluster.ec2.aws.client import Aws
 
-__all__ = ["caller", "owner_of"]
+__all__ = ["Identity", "identity_of", "owner_of"]
 
 ROLE: Final = "assumed-role"
 # IAM Identity Center names the session after the person, who is the same in every session; whoever
@@ -12,9 +13,18 @@ ROLE: Final = "assumed-role"
 PERSONAL: Final = "AWSReservedSSO_"
 
 
-def caller(aws: Aws) -> str:
-    """Returns the identity of the caller as AWS reports it, e.g. user/ana."""
-    return owner_of(str(aws.call("sts.get_caller_identity")["Arn"]))
+@dataclass(frozen=True)
+class Identity:
+    """The caller, as AWS knows it."""
+
+    account: str  # its number
+    name: str  # e.g. user/ana
+
+
+def identity_of(aws: Aws) -> Identity:
+    """Returns the identity of the caller as AWS reports it."""
+    reply = aws.call("sts.get_caller_identity")
+    return Identity(str(reply["Account"]), owner_of(str(reply["Arn"])))
 
 
 def owner_of(arn: str) -> str:

@@ -28,8 +28,10 @@ __all__ = [
     "Disk",
     "Instance",
     "after",
+    "cluster_or_owner_instances",
     "foreign_volumes",
     "instances",
+    "instances_by_id",
     "namesakes",
     "namesakes_text",
     "owners_instances",
@@ -45,6 +47,7 @@ STATES: Final = "instance-state-name"
 NEVER: Final = datetime.max.replace(tzinfo=timezone.utc)
 UP: Final = ("pending", "running")
 LATE: Final = timedelta(minutes=10)  # for the boot, from which the fuse counts, and for the end
+ROOTS: Final = ("/dev/sda1", "/dev/xvda")  # the root devices of published images
 EDITED: Final = "an edit by hand? It is read as unknown"
 
 
@@ -114,6 +117,13 @@ def instances(aws: Aws, owned: ClusterTags, states: Iterable[str] = LIVE) -> lis
     return find_instances(aws, owned.filters(), states)
 
 
+def instances_by_id(aws: Aws, ids: Iterable[str]) -> list[Instance]:
+    """Lists the instances with these identifiers that EC2 knows, whatever their tags and states."""
+    if not (wanted := sorted(set(ids))):
+        return []
+    return find_instances(aws, [{"Name": "instance-id", "Values": wanted}], [*LIVE, *ENDED])
+
+
 def owners_instances(aws: Aws, owner: str, states: Iterable[str] = LIVE) -> list[Instance]:
     """Lists the instances of all clusters of an owner, sorted by cluster."""
     filters = [
@@ -123,10 +133,21 @@ def owners_instances(aws: Aws, owner: str, states: Iterable[str] = LIVE) -> list
     return sorted(find_instances(aws, filters, states), key=lambda host: host.cluster)
 
 
+def cluster_or_owner_instances(aws: Aws, owned: ClusterTags) -> list[Instance]:
+    """Lists the live instances of this name, of any owner, and of all clusters of the owner."""
+    same = find_instances(aws, [{"Name": f"tag:{CLUSTER}", "Values": [owned.cluster]}], LIVE)
+    hosts = {host.id: host for host in (*same, *owners_instances(aws, owned.owner))}
+    return sorted(hosts.values(), key=lambda host: (host.cluster, host.owner))
+
+
 def namesakes(aws: Aws, owned: ClusterTags) -> dict[str, int]:
     """Counts the hosts that other owners have in clusters of the same name."""
     same = [{"Name": f"tag:{CLUSTER}", "Values": [owned.cluster]}]
-    owners = [host.owner for host in find_instances(aws, same, LIVE) if host.owner != owned.owner]
+    hosts = [host for host in find_instances(aws, same, LIVE) if host.owner != owned.owner]
+    for host in hosts:
+        if not host.owner:
+            aws.warn(f"warning: {host.id} is of cluster {owned.cluster} and of no owner (an edit?)")
+    owners = [host.owner for host in hosts if host.owner]
     return {owner: owners.count(owner) for owner in owners}
 
 
@@ -241,6 +262,7 @@ class Disk:
     made: datetime
     host: str  # the instance that has it; empty: none
     outlives: bool  # True if it stays, and costs, when that instance ends
+    root: bool = False  # True if that instance boots from it
 
 
 def volumes(aws: Aws, owned: ClusterTags) -> list[Disk]:
@@ -275,4 +297,5 @@ def disk(described: Mapping[str, Any]) -> Disk:
         made=described["CreateTime"],
         host=next((place["InstanceId"] for place in places), ""),
         outlives=not all(place.get("DeleteOnTermination") for place in places),
+        root=any(place.get("Device") in ROOTS for place in places),
     )

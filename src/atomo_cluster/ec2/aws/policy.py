@@ -55,7 +55,7 @@ COMMANDS: Final[Mapping[str, Needs]] = {
     "launch": (LAUNCHES, LAUNCHING),
     "get_hosts": (("Instances",), ()),
     "status": (
-        (*SEARCH, "InstanceTypes", "Images"),
+        (*SEARCH, "InstanceTypes", "Images", "Regions"),
         ("LookAtRoles", "ListResults", "ReadResults"),
     ),
     "cost": (("Instances", "Snapshots", "Volumes"), ("Prices",)),

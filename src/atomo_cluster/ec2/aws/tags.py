@@ -73,6 +73,10 @@ class ClusterTags:
             {"Name": name, "Values": [value]} for name, value in (tag_values | conditions).items()
         ]
 
+    def describes(self, cluster: str, owner: str) -> bool:
+        """True if these are the name and the owner of this cluster."""
+        return (cluster, owner) == (self.cluster, self.owner)
+
     def owns(self, tags: Mapping[str, str]) -> bool:
         """True if these tags are those of this cluster."""
         return tags.get(CLUSTER) == self.cluster and tags.get(OWNER) == self.owner

@@ -1,22 +1,25 @@
 """The context of a command: options, settings, AWS and output."""
 
 import argparse
+import os
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.identity import caller
-from atomo_cluster.ec2.aws.inventory import instances
+from atomo_cluster.ec2.aws.identity import Identity, identity_of
+from atomo_cluster.ec2.aws.inventory import instances, instances_by_id
 from atomo_cluster.ec2.aws.tags import OWNER, ClusterTags
 from atomo_cluster.ec2.invocation.document import Document
-from atomo_cluster.ec2.invocation.recorded_owners import recorded_owners
+from atomo_cluster.ec2.invocation.ledger_file import LedgerEntry, read_file, recorded_owners
 from atomo_cluster.ec2.invocation.wrapping import wrap_line
 from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.settings.place import Place
 from atomo_cluster.ec2.settings.yaml_file import load, overrides
-from atomo_cluster.errors import CloudError, Declined
+from atomo_cluster.errors import CloudError, ConfigError, Declined
 from atomo_cluster.visible import visible
 
 __all__ = ["Run"]
@@ -27,11 +30,17 @@ class Run:
     """One run of a command."""
 
     def __init__(
-        self, options: argparse.Namespace, document: Document, settled: Cluster | None = None
+        self,
+        options: argparse.Namespace,
+        document: Document,
+        settled: Cluster | None = None,
+        root: "Run | None" = None,
     ) -> None:
         self.options = options
         self._document = document
         self._settled = settled
+        self._root = root or self  # asks who calls, once for all regions
+        self._identity: Identity | CloudError | None = None
 
     @cached_property
     def given(self) -> Cluster:
@@ -40,21 +49,125 @@ class Run:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The settings in one region: the accepted region in which the cluster has hosts.
+        """The settings in one region: that in which the cluster has hosts, or the first accepted.
 
-        Without hosts it is the first one. Hosts of --hostfile have no region, so AWS is not asked.
+        Hosts of --hostfile have no region, so AWS is not asked.
         """
         if self._settled is not None:
             return self._settled
-        if len(self.given.all_regions) == 1 or getattr(self.options, "hostfile", None):
+        if getattr(self.options, "hostfile", None):
             return self.given.at(self.given.all_regions[0])
-        here = (run for run in self.everywhere() if instances(run.aws, run.owned))
-        return next(here, self.everywhere()[0]).cluster
+        if self.occupied is not None:
+            return self.occupied.cluster
+        return self.given.at(self.given.all_regions[0])
+
+    @cached_property
+    def occupied(self) -> "Run | None":
+        """This run in the region in which the cluster has hosts; None: in none, or one will do.
+
+        Accepted regions come before further regions of the ledger.
+        """
+        candidates = self.everywhere()
+        if len(candidates) == 1:
+            return None
+        return next((run for run in candidates if run.has_hosts()), None)
+
+    def has_hosts(self) -> bool:
+        """True if the cluster has hosts in the region of this run.
+
+        Raises:
+            CloudError: AWS does not say; the message names the region.
+        """
+        try:
+            return bool(instances(self.aws, self.owned))
+        except CloudError as error:
+            raise CloudError(
+                f"{self.aws.region} does not say whether hosts of {self.cluster.name} run there, "
+                f"and cost: {error}",
+                error.code,
+            ) from error
+
+    def accepted(self) -> "list[Run]":
+        """Returns this run in each accepted region."""
+        if self._settled is not None:
+            return [self]
+        return [self.at(self.given.at(region)) for region in self.given.all_regions]
+
+    def recorded(self) -> "list[Run]":
+        """Returns this run in further regions, in which the ledger has hosts that may live.
+
+        A region of the command line is meant alone.
+        """
+        if self._settled is not None or self.region_given:
+            return []
+        accepted = self.given.all_regions
+        further = [life for life in self.lives if life.region and life.region not in accepted]
+        place = self.accepted()[0].place if further else Place()
+        regions = dict.fromkeys(life.region for life in further if place.sees(life.place))
+        return [self.at(self.given.moved(region)) for region in regions]
 
     def everywhere(self) -> "list[Run]":
-        """Returns this run in each accepted region."""
-        return [Run(self.options, self._document, self.given.at(region))
-                for region in self.given.all_regions]  # fmt: skip
+        """Returns this run in each accepted region, then in further regions of the ledger."""
+        return [*self.accepted(), *self.recorded()]
+
+    def looked_at(self) -> "list[Run]":
+        """Returns this run in the region that has the cluster's hosts, or in all accepted ones."""
+        several = self._settled is None and len(self.given.all_regions) > 1
+        return self.accepted() if several and self.occupied is None else [self]
+
+    def at(self, settled: Cluster) -> "Run":
+        """Returns this run with the settings for one region."""
+        return Run(self.options, self._document, settled, self._root)
+
+    @property
+    def region_given(self) -> bool:
+        """True if the command line names a region."""
+        return bool({"region", "regions"} & overrides(self.options).keys())
+
+    @cached_property
+    def lives(self) -> list[LedgerEntry]:
+        """The hosts of all places and owners that the ledger has and that may live."""
+        try:
+            return [entry for entry in read_file(self.given) if not entry.ended]
+        except ConfigError as error:
+            self.warn(f"warning: hosts in other places are not known: {error}")
+            return []
+
+    @cached_property
+    def place(self) -> Place:
+        """The place of this run; its account is empty if AWS does not tell it."""
+        try:
+            account = self.identity.account
+        except CloudError:
+            account = self._recorded_account()
+        profile = os.environ.get("AWS_PROFILE", "")
+        return Place(account, self.aws.region, self.aws.endpoint, profile)
+
+    def _recorded_account(self) -> str:
+        """Returns the account of a recorded host that AWS lists here; empty: it lists none."""
+        region, endpoint = self.aws.region, self.aws.endpoint
+        accounts = {
+            life.id: life.account
+            for life in self.lives
+            if life.account and (life.region, life.endpoint) == (region, endpoint)
+        }
+        with suppress(CloudError):
+            return next((accounts[host.id] for host in instances_by_id(self.aws, accounts)), "")
+        return ""
+
+    @property
+    def identity(self) -> Identity:
+        """The caller, as AWS knows it."""
+        root = self._root
+        if root._identity is None:
+            region = self._settled.region if self._settled else self.given.all_regions[0]
+            try:
+                root._identity = identity_of(Aws(region, self.options.endpoint_url))
+            except CloudError as error:
+                root._identity = error
+        if isinstance(root._identity, CloudError):
+            raise root._identity
+        return root._identity
 
     @cached_property
     def aws(self) -> Aws:
@@ -76,7 +189,7 @@ class Run:
             CloudError: STS does not answer, and the ledger of this machine names no single owner.
         """
         try:
-            return caller(self.aws)
+            return self.identity.name
         except CloudError as error:
             owners = recorded_owners(self.cluster)
             if len(owners) != 1:
@@ -106,7 +219,7 @@ class Run:
         out.flush()
 
     def warn(self, text: str) -> None:
-        """Prints a warning or an error to stderr."""
+        """Prints a message to stderr, apart from the output of the command."""
         sys.stderr.write(f"{visible(text)}\n")
         sys.stderr.flush()
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from rich.table import Table
 
-from atomo_cluster.ec2.aws.inventory import Instance, instances
+from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.launch.capacity import first_available
@@ -43,12 +43,14 @@ def offers(run: Run) -> list[Offer]:
     """Makes a plan per region, cheapest first; if the cluster has hosts, only for their region.
 
     Raises:
-        ConfigError: no region has the wanted types; the message is that of the first region.
+        ConfigError: no region has the wanted types; the message is that of the first region. Or
+            the cluster has hosts in another region.
     """
-    runs = (
-        [item for item in run.everywhere() if item.cluster == run.cluster] if has_hosts(run) else []
-    )
-    unsorted = collect_offers(run, runs or run.everywhere(), make_offer)
+    runs = run.accepted()
+    if occupied := run.occupied:
+        check_accepted(run, occupied)
+        runs = [occupied]
+    unsorted = collect_offers(run, runs, make_offer)
     return sorted(unsorted, key=lambda offer: (offer.plan.hourly is None, offer.plan.hourly or 0.0))
 
 
@@ -57,9 +59,15 @@ def make_offer(run: Run) -> Offer:
     return Offer(run, show_replacements(run.aws, make_plan(run.aws, run.cluster, run.owned)))
 
 
-def has_hosts(run: Run) -> bool:
-    """True if the cluster has hosts; with a single region the plan finds out."""
-    return len(run.given.all_regions) > 1 and bool(instances(run.aws, run.owned))
+def check_accepted(run: Run, occupied: Run) -> None:
+    """Raises ConfigError if the settings do not name the region in which the cluster has hosts."""
+    region, regions = occupied.aws.region, run.given.all_regions
+    if region not in regions:
+        raise ConfigError(
+            f"{run.given.name} has hosts in {region}, as the ledger says, and the settings name "
+            f"{', '.join(regions)}: --region {region} goes on with them, --region {regions[0]} "
+            "launches a second cluster of this name"
+        )
 
 
 def checked_offers(

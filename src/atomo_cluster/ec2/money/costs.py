@@ -1,7 +1,7 @@
 """Costs of hosts, disks and images: past, present and until the fuses."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from math import inf
 from typing import Final
@@ -9,21 +9,24 @@ from typing import Final
 from atomo_cluster.ec2.aws.inventory import (
     ENDED,
     LIVE,
+    NEVER,
     Disk,
     Instance,
     after,
     foreign_volumes,
-    instances,
     volumes,
 )
 from atomo_cluster.ec2.images.baked import snapshots
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.money.ledger import LedgerEntry, life_key, read_entries, record_entries
 from atomo_cluster.ec2.money.prices import MONTH_H, Prices, prices, snapshot_month, sum_known
+from atomo_cluster.ec2.money.survey import cluster_instances
 from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.settings.place import Place
 from atomo_cluster.errors import CloudError
 
 __all__ = [
+    "NOT_SEEN",
     "STOPPED",
     "Bill",
     "Cost",
@@ -31,6 +34,8 @@ __all__ = [
     "bill",
     "bound_entry",
     "cost_except",
+    "cost_unseen",
+    "ended_elsewhere",
     "ended_usd",
     "ledger_entry",
     "of_images",
@@ -41,6 +46,8 @@ __all__ = [
 
 BOOT_H: Final = 0.1  # hosts cost from their start, and the fuse burns from their boot
 STOPPED: Final = "stopped"
+NOT_SEEN: Final = "not seen"
+UNKNOWN: Final = Place()
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,7 @@ class Cost:
 
 def all_costs(run: Run) -> list[Cost]:
     """Returns the cost of each host, of each disk without a host, and of disks attached by hand."""
-    hosts = instances(run.aws, run.owned, [*LIVE, *ENDED])
+    hosts = cluster_instances(run, [*LIVE, *ENDED])
     alive = [host.id for host in hosts if host.state in LIVE]
     foreign = foreign_volumes(run.aws, run.owned, alive)
     by_hand = [disk for disk in foreign if disk.outlives]  # the others end with their hosts
@@ -73,12 +80,12 @@ def all_costs(run: Run) -> list[Cost]:
 
 
 def with_ledger(run: Run, costs: list[Cost]) -> list[Cost]:
-    """Adds hosts that EC2 no longer knows, from the ledger, and updates the ledger."""
-    hosts = {host.id: host for host in instances(run.aws, run.owned, [*LIVE, *ENDED])}
+    """Adds hosts of this place that EC2 no longer knows, and updates the ledger."""
+    hosts = {host.id: host for host in cluster_instances(run, [*LIVE, *ENDED])}
     record_entries(run.cluster, run.owned.owner, [
-        entry(hosts[cost.id], cost) for cost in costs if cost.id in hosts
+        entry(run, hosts[cost.id], cost) for cost in costs if cost.id in hosts
     ])  # fmt: skip
-    recorded = read_entries(run.cluster, run.owned.owner)
+    recorded = read_entries(run.cluster, run.owned.owner, run.place)
     listed = {life_key(host.id, host.launched.isoformat()) for host in hosts.values()}
     return costs + [cost_from_ledger(life) for key, life in recorded.items() if key not in listed]
 
@@ -106,20 +113,21 @@ def usd_until_fuses(run: Run, hosts: Sequence[Instance]) -> float | None:
 def record_before_start(run: Run, hosts: Sequence[Instance], now: datetime) -> None:
     """Records the cost of stopped hosts before their start: EC2 counts from the last start."""
     ids = {host.id: host for host in hosts}
-    lives = [entry(ids[cost.id], cost) for cost in all_costs(run) if cost.id in ids]
+    lives = [entry(run, ids[cost.id], cost) for cost in all_costs(run) if cost.id in ids]
     record_entries(
         run.cluster, run.owned.owner, [replace(life, until=now.isoformat()) for life in lives]
     )
 
 
-def entry(host: Instance, cost: Cost) -> LedgerEntry:
+def entry(run: Run, host: Instance, cost: Cost) -> LedgerEntry:
     """Returns the ledger entry of a host; a stopped host's cost is spread over its whole life."""
     over, now, hours = host.state in ENDED, datetime.now(timezone.utc), cost.hours
     until = host.launched + timedelta(hours=hours) if over else host.fuse
     if host.state == STOPPED:
         until, hours = after(now, host.max_hours), hours_of(now - host.launched)
     hourly = cost.usd_so_far / hours if cost.usd_so_far and hours else cost.usd_per_hour
-    return ledger_entry(host, until, over and host.ended is not None, hourly)
+    ended = over and host.ended is not None
+    return replace(ledger_entry(host, until, ended, hourly, run.place), owner=run.owned.owner)
 
 
 def bound_entry(host: Instance, prices_now: Prices, cluster: Cluster, now: datetime) -> LedgerEntry:
@@ -136,10 +144,12 @@ def bound_entry(host: Instance, prices_now: Prices, cluster: Cluster, now: datet
     return ledger_entry(host, end_of(host, now) if over else host.fuse, over, hourly)
 
 
-def ledger_entry(host: Instance, until: datetime, ended: bool, hourly: float | None) -> LedgerEntry:
+def ledger_entry(
+    host: Instance, until: datetime, ended: bool, hourly: float | None, place: Place = UNKNOWN
+) -> LedgerEntry:
     """Returns the ledger entry of a host."""
     return LedgerEntry(host.id, host.owner, host.type, host.launched.isoformat(), until.isoformat(),
-                       ended, hourly)  # fmt: skip
+                       ended, hourly, **asdict(place))  # fmt: skip
 
 
 def end_of(host: Instance, now: datetime) -> datetime:
@@ -152,6 +162,23 @@ def cost_from_ledger(life: LedgerEntry) -> Cost:
     now = datetime.now(timezone.utc)
     total = life.usd(now)
     return Cost(life.id, life.type, ENDED[-1], life.hours(now), 0.0, total, total)
+
+
+def cost_unseen(life: LedgerEntry) -> Cost:
+    """Returns the cost of a host that is not seen from here, as if it ran until its fuse."""
+    now, fuse = datetime.now(timezone.utc), datetime.fromisoformat(life.until)
+    hourly = life.usd_per_hour if now < fuse else None  # whether its fuse has worked is not known
+    bound = life.usd(fuse) if fuse < NEVER else None
+    return Cost(life.id, life.type, NOT_SEEN, life.hours(now), hourly, life.usd(now), bound)
+
+
+def ended_elsewhere(run: Run, looked: Sequence[Run]) -> list[Cost]:
+    """Returns the costs of hosts that have ended in other places than those of `looked`."""
+    return [
+        cost_from_ledger(life)
+        for life in read_entries(run.cluster, run.owned.owner).values()
+        if life.ended and not any(place.place.covers(life.place) for place in looked)
+    ]
 
 
 @dataclass(frozen=True)

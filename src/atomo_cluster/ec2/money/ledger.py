@@ -1,19 +1,17 @@
 """The ledger of hosts and their costs on this machine: EC2 forgets a host an hour after its end."""
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
 
-from atomo_cluster.ec2.invocation.recorded_owners import LEDGER
+from atomo_cluster.ec2.invocation.ledger_file import LedgerEntry, file_of, read_file, write_file
 from atomo_cluster.ec2.settings.cluster import Cluster
-from atomo_cluster.errors import ConfigError
-from atomo_cluster.plain_files import replace_plain
+from atomo_cluster.ec2.settings.place import Place
 
 __all__ = [
     "LedgerEntry",
     "clear_entries",
+    "drop_entries",
     "file_of",
     "life_key",
     "read_entries",
@@ -23,57 +21,30 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class LedgerEntry:
-    """One life of a host: a stopped host that starts again begins a new life."""
-
-    id: str
-    owner: str
-    type: str
-    launched: str  # ISO 8601, as all times here
-    until: str  # its end; while that is not known, its fuse
-    ended: bool  # whether the end is known
-    usd_per_hour: float | None  # with disk and address, at the last look; None: AWS did not say
-
-    def hours(self, now: datetime) -> float:
-        """Returns the hours of this life until now."""
-        end = min(now, datetime.fromisoformat(self.until))
-        return max(0.0, (end - datetime.fromisoformat(self.launched)).total_seconds() / 3600)
-
-    def usd(self, now: datetime) -> float | None:
-        """Returns the cost of this life until now, in USD; None: unknown."""
-        return None if self.usd_per_hour is None else self.usd_per_hour * self.hours(now)
-
-
 def life_key(id: str, launched: str) -> str:
     """Returns the key of a host's life: EC2 counts the launch time from the last start."""
     return f"{id} {launched}"
 
 
-def file_of(cluster: Cluster) -> Path:
-    """Returns the ledger file of a cluster."""
-    return cluster.state / LEDGER
+def read_entries(
+    cluster: Cluster, owner: str, place: Place | None = None
+) -> dict[str, LedgerEntry]:
+    """Returns the entries of an owner by `life_key`; with a place, only those in it.
 
-
-def read_entries(cluster: Cluster, owner: str) -> dict[str, LedgerEntry]:
-    """Returns the entries, by `life_key`, of the present cluster or of the last one.
+    They are of the present cluster or of the last one.
 
     Raises:
         ConfigError: the file is damaged.
     """
-    path = file_of(cluster)
-    try:
-        entries = [LedgerEntry(**record) for record in json.loads(path.read_text())]
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: {error}; delete it; the past costs are then lost") from error
-    owned = [entry for entry in entries if entry.owner == owner]
-    return {life_key(entry.id, entry.launched): entry for entry in owned}
+    return {
+        life_key(entry.id, entry.launched): entry
+        for entry in read_file(cluster)
+        if entry.owner == owner and (place is None or place.covers(entry.place))
+    }
 
 
 def record_entries(cluster: Cluster, owner: str, entries: Iterable[LedgerEntry]) -> None:
-    """Adds entries or updates them. A known end and price stay.
+    """Adds entries or updates them. A known end, price and place stay.
 
     If a host starts again, its earlier life ends at that start at the latest.
 
@@ -81,15 +52,26 @@ def record_entries(cluster: Cluster, owner: str, entries: Iterable[LedgerEntry])
         ConfigError: the file is damaged or cannot be written.
     """
     recorded = read_entries(cluster, owner)
+    others = [entry for entry in read_file(cluster) if entry.owner != owner]
     for entry in entries:
         key = life_key(entry.id, entry.launched)
         old = recorded.get(key)
         price = entry.usd_per_hour if old is None or entry.usd_per_hour else old.usd_per_hour
         if old is None or not old.ended:
-            recorded[key] = replace(entry, usd_per_hour=price)
+            recorded[key] = placed(replace(entry, usd_per_hour=price), old)
         elif old.usd_per_hour is None:  # an unknown price would make the sum unknown for ever
             recorded[key] = replace(old, usd_per_hour=price)
-    write(file_of(cluster), bounded(list(recorded.values())))
+    write_file(cluster, [*others, *bounded(list(recorded.values()))])
+
+
+def placed(entry: LedgerEntry, old: LedgerEntry | None) -> LedgerEntry:
+    """Returns an entry with the place of an older one where it knows none itself."""
+    if old is None or (entry.account and entry.region):
+        return entry
+    place = old.place
+    return replace(entry, account=entry.account or place.account,
+                   region=entry.region or place.region, endpoint=entry.endpoint or place.endpoint,
+                   profile=entry.profile or place.profile)  # fmt: skip
 
 
 def bounded(entries: list[LedgerEntry]) -> list[LedgerEntry]:
@@ -109,10 +91,21 @@ def before(entry: LedgerEntry, starts: list[datetime]) -> LedgerEntry:
     return replace(entry, until=following.isoformat())
 
 
-def clear_entries(cluster: Cluster, owner: str) -> None:
-    """Clears the ledger for a new cluster."""
-    if read_entries(cluster, owner):
-        write(file_of(cluster), ())
+def clear_entries(cluster: Cluster, owner: str, place: Place) -> None:
+    """Clears the ledger for a new cluster in a place.
+
+    Hosts in other places stay, with those that have ended beside them, as long as one may live.
+    """
+    entries = read_file(cluster)
+    alive = {(entry.owner, entry.place) for entry in entries if not entry.ended}
+    kept = [
+        entry
+        for entry in entries
+        if not (entry.owner == owner and place.covers(entry.place))
+        and (entry.owner, entry.place) in alive
+    ]
+    if len(kept) < len(entries):
+        write_file(cluster, kept)
 
 
 def record_fuses(cluster: Cluster, owner: str, fuses: Mapping[str, datetime]) -> None:
@@ -125,22 +118,27 @@ def record_fuses(cluster: Cluster, owner: str, fuses: Mapping[str, datetime]) ->
     record_entries(cluster, owner, moved)
 
 
-def record_end(cluster: Cluster, owner: str, now: datetime) -> None:
-    """Records that all hosts have ended, at the latest now."""
-    recorded = read_entries(cluster, owner)
-    if not recorded:
-        return
-    write(file_of(cluster), [
-        entry if entry.ended or datetime.fromisoformat(entry.until) <= now
-        else replace(entry, until=now.isoformat(), ended=True)
-        for entry in recorded.values()
-    ])  # fmt: skip
+def record_end(cluster: Cluster, ids: Iterable[str], now: datetime) -> None:
+    """Records that these hosts have ended, at the latest now."""
+    entries, gone = read_file(cluster), set(ids)
+    if any(entry.id in gone and not entry.ended for entry in entries):
+        write_file(cluster, [end_of(entry, now) if entry.id in gone else entry
+                             for entry in entries])  # fmt: skip
 
 
-def write(path: Path, entries: Iterable[LedgerEntry]) -> None:
-    """Replaces the file atomically."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_plain(path, json.dumps([asdict(entry) for entry in entries], indent=1) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error}; the costs of hosts cannot be recorded") from error
+def end_of(entry: LedgerEntry, now: datetime) -> LedgerEntry:
+    """Returns the entry of a host that has ended, at the latest now."""
+    if entry.ended:
+        return entry
+    return replace(entry, ended=True, until=min(entry.until, now.isoformat(), key=time_of))
+
+
+def time_of(text: str) -> datetime:
+    """Parses a time."""
+    return datetime.fromisoformat(text)
+
+
+def drop_entries(cluster: Cluster, ids: Iterable[str]) -> None:
+    """Takes hosts out of the ledger, whether they have ended or not."""
+    dropped = set(ids)
+    write_file(cluster, [entry for entry in read_file(cluster) if entry.id not in dropped])

@@ -174,6 +174,12 @@ class Cluster:
         zones = ",".join(zone for zone in split_commas(self.zones) if zone.startswith(region))
         return replace(self, region=region, regions="", zones=zones)
 
+    def moved(self, region: str) -> "Cluster":
+        """Returns the settings for a region that they do not name, without other places."""
+        return replace(
+            self, region=region, regions="", zones="", availability_zone="", subnet_id=""
+        )
+
     @property
     def own_tags(self) -> tuple[tuple[str, str], ...]:
         """The user's additional tags as (key, value)."""

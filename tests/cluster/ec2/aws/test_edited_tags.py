@@ -7,7 +7,7 @@ from cluster.ec2.support.cloud import everything
 from cluster.ec2.support.lab import start
 
 from atomo_cluster.ec2.aws.inventory import hours_in, role_in
-from atomo_cluster.ec2.aws.tags import HOURS, ROLE
+from atomo_cluster.ec2.aws.tags import CLUSTER, HOURS, OWNER, ROLE
 from atomo_cluster.ec2.hosts.ssh import Answer
 
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
@@ -59,7 +59,7 @@ def test_hours_that_are_no_number_are_an_unknown_fuse(ec2, cloud, pair, value):
     assert bounds[worker] is None
     assert bounds[master] is not None
     assert cost.record["usd_until_fuse"] is None
-    assert cost.record["usd_per_hour"] is not None
+    assert all(row["usd_per_hour"] for row in cost.record["hosts"] if row["id"] in pair)
     for verb in ("list_running_instances", "get_hosts", "plan", "start_hosts"):
         done = ec2(verb, *SMALL)
         assert done.code == 0, (verb, done.err)
@@ -110,3 +110,47 @@ def test_hosts_without_any_role_are_not_taken_for_surplus_workers(ec2, cloud, pa
     edit(cloud, pair[0], "Name", "test-master")  # as `launch` names hosts
     shown = ec2("status", "--json", *SMALL)
     assert [host["id"] for host in shown.record["hosts"]] == pair
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edits", "forgotten"),
+    [({CLUSTER: None}, False), ({OWNER: ""}, False), ({CLUSTER: "", OWNER: None}, True)],
+)
+def test_a_host_that_lost_its_tags_is_named_counted_and_ended(ec2, cloud, folder, edits, forgotten):
+    cloud.prices = PRICES
+    hosts = ec2("launch", "--yes", "--json", *SMALL).record
+    if forgotten:  # the root disk, which carries the tags, tells too
+        (folder / "state/test/hosts.json").unlink()
+    lost = hosts[1]["id"]
+    for key, value in edits.items():
+        edit(cloud, lost, key, value)
+    shown = ec2("status", "--json", *SMALL)
+    assert shown.code == 0, shown.err
+    assert {host["id"] for host in shown.record["hosts"]} == {host["id"] for host in hosts}
+    source = "its disk" if forgotten else "the ledger"
+    assert (
+        f"{lost} lives, and lacks the tags of the cluster (an edit by hand?): {source}" in shown.err
+    )
+    assert len(ec2("cost", "--json").record["hosts"]) == 2
+    refused = ec2("shutdown", answer="no\n")
+    assert refused.code == 13
+    assert f"instance {lost} running, without the tags of the cluster" in refused.out
+    done = ec2("shutdown", "--yes")
+    assert done.code == 0, done.err
+    assert not everything(cloud)["instances"]
+
+
+@pytest.mark.slow
+def test_a_host_with_the_tags_of_another_cluster_is_left_to_that_one(ec2, cloud, folder):
+    hosts = ec2("launch", "--yes", "--json", *SMALL).record
+    moved = hosts[1]["id"]
+    edit(cloud, moved, CLUSTER, "other")
+    done = ec2("shutdown", "--yes")
+    assert done.code == 14
+    assert f"{moved} of the ledger runs and costs, with the tags of cluster 'other'" in done.err
+    assert "verified" not in done.out
+    assert everything(cloud)["instances"] == {moved}
+    assert ec2("shutdown", "--yes", "--name", "other").code == 0
+    assert not everything(cloud)["instances"]
+    assert ec2("shutdown", "--yes").code == 0

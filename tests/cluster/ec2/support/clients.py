@@ -15,6 +15,12 @@ __all__ = ["Remembering"]
 AROUND = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID")
 
 
+def credentials() -> dict[str, str]:
+    """Returns the credentials of this moment, where a session keeps those that it met first."""
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    return {name.lower(): os.environ[name] for name in names if name in os.environ}
+
+
 class Remembering:
     """A session that caches its clients by their arguments; `watch` may change a new one."""
 
@@ -27,5 +33,6 @@ class Remembering:
         around = [os.environ.get(name) for name in AROUND]
         key = (service, how["region_name"], how["endpoint_url"], *around)
         if key not in self._made:
-            self._made[key] = self._watch(session().create_client(service, **how))
+            made = session().create_client(service, **how, **credentials())
+            self._made[key] = self._watch(made)
         return self._made[key]

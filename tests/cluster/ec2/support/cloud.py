@@ -41,6 +41,7 @@ sys.stdin.read()
 os._exit(0)
 """
 XML = "text/xml"
+ACCOUNTS = {"other": "210987654321"}  # by access key; all others are of moto's own account
 LONGEST_S = 300  # of an answer of moto's, where others have the processors
 UBUNTU = "ami-785db401"  # one of moto's images
 KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
@@ -254,6 +255,8 @@ class Cloud:
     def forward(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
         kept = {key: value for key, value in headers.items() if key.lower() not in HOP}
         method = kept.pop(METHOD, "POST" if body else "GET")
+        if account := ACCOUNTS.get(access_key(headers)):
+            kept["x-moto-account-id"] = account
         request = urllib.request.Request(
             self.moto.url + path, data=body or None, headers=kept, method=method
         )
@@ -278,6 +281,11 @@ def region(headers: dict[str, str]) -> str:
     """Returns the region for which a call is signed; empty if it is not signed."""
     scope = headers.get("Authorization", "").partition("Credential=")[2].split("/")
     return scope[2] if len(scope) > 2 else ""
+
+
+def access_key(headers: dict[str, str]) -> str:
+    """Returns the access key with which a call is signed; empty if it is not signed."""
+    return headers.get("Authorization", "").partition("Credential=")[2].split("/")[0]
 
 
 def by_path(path: str) -> str:

@@ -21,6 +21,7 @@ from atomo_cluster.ec2.money.costs import ended_usd, ledger_entry
 from atomo_cluster.ec2.money.ledger import LedgerEntry, clear_entries, record_entries
 from atomo_cluster.ec2.money.prices import sum_known
 from atomo_cluster.ec2.places.network import allowed_cidr
+from atomo_cluster.ec2.settings.place import Place
 from atomo_cluster.errors import ConfigError
 
 HELP: Final = """\
@@ -79,17 +80,19 @@ def write_down(run: Run, plan: Plan, hosts: list[Instance]) -> None:
     """Records the hosts and their prices in the ledger."""
     try:
         if not plan.running:
-            clear_entries(run.cluster, run.owned.owner)
-        record_entries(run.cluster, run.owned.owner, [priced(plan, host) for host in hosts])
+            clear_entries(run.cluster, run.owned.owner, run.place)
+        record_entries(run.cluster, run.owned.owner, [
+            priced(plan, host, run.place) for host in hosts
+        ])  # fmt: skip
     except ConfigError as error:  # the hosts run all the same
         run.say(f"not written down: {error}")
 
 
-def priced(plan: Plan, host: Instance) -> LedgerEntry:
+def priced(plan: Plan, host: Instance, place: Place) -> LedgerEntry:
     """Returns the ledger entry of a new host, with its present price."""
     disk = plan.prices.disk_hour(plan.cluster.volume_gb)
     parts = [plan.prices.hourly(host.type, host.spot, host.zone), disk, plan.address(plan.subnet)]
-    return ledger_entry(host, host.fuse, False, sum_known(parts))
+    return ledger_entry(host, host.fuse, False, sum_known(parts), place)
 
 
 def check(run: Run, plan: Plan) -> None:

@@ -43,7 +43,7 @@ def run(run: Run) -> int:
             "is, and is to be set by hand"
         )
     surplus = [host for host in hosts if host.role != "master"][run.cluster.n_workers :]
-    return shrink(run, hosts, surplus) if surplus else launch.run(run)
+    return shrink(run, hosts, surplus) if surplus else launch.run(run.at(run.cluster))
 
 
 def shrink(run: Run, hosts: list[Instance], surplus: list[Instance]) -> int:

@@ -26,10 +26,12 @@ from atomo_cluster.ec2.hosts.host_keys import HostKeys
 from atomo_cluster.ec2.images.baked import BakedImage, baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
+from atomo_cluster.ec2.money.survey import lost_hosts, tell_place
 from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.ec2.supervisor.event_log import Event, parsed
 from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.summary import story_lines, summary
+from atomo_cluster.ec2.targets.all_regions import account_hosts, account_regions
 from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of
 from atomo_cluster.errors import CloudError, LeftBehind
 
@@ -39,26 +41,37 @@ LOOK_S: Final = 20.0
 HELP: Final = """\
   pytorch_ec2.py status
   pytorch_ec2.py status --name other --json
+  pytorch_ec2.py status --all-regions
   pytorch_ec2.py status --hostfile machines --name lab --ssh-username me
 
 Changes nothing. Shows what the supervisor has done, where there is one, and what else carries the
-cluster's tags. Where hosts of a cluster of this name live that belong to another owner, it ends
-with 14 and says whose they are; so it does where a host is alive past its fuse. Hosts of --hostfile
-are asked whether they answer and train; with 11 one of them does not answer."""
+cluster's tags. Where the regions of the settings have no hosts, it looks into those that the ledger
+of this machine names; hosts of the ledger that it cannot see may run, and it ends with 10.
+--all-regions shows the hosts of all your clusters wherever they are. Where hosts of a cluster of
+this name live that belong to another owner, it ends with 14 and says whose they are; so it does
+where a host is alive past its fuse. Hosts of --hostfile are asked whether they answer and train;
+with 11 one of them does not answer."""
 
 
 def arguments(parser: ArgumentParser) -> None:
     add_hostfile(parser)
+    parser.add_argument("--all-regions", action="store_true",
+                        help="the hosts of this name and all of yours, in every region of the "
+                        "account")  # fmt: skip
 
 
 def run(run: Run) -> int:
     """Shows the hosts and all other resources."""
     if run.options.hostfile:
         return show_own(run)
+    if run.options.all_regions:
+        return show_account(run)
+    others = tell_place(run, run.looked_at())
     hosts = instances(run.aws, run.owned)
+    unsaid = list[str]()
+    hosts += said(unsaid, lambda: lost_hosts(run), list[Instance]())
     show_cluster(run, hosts)
     result = find_resources(run.aws, run.owned.filters(), run.cluster.makes_roles)
-    unsaid = list[str]()
     story = said(unsaid, lambda: told(run, hosts), list[Event]())
     for line in story_lines(story, datetime.now(timezone.utc)):
         run.say(line)
@@ -69,8 +82,8 @@ def run(run: Run) -> int:
     for image in made:
         run.say(f"{image_line(image)}; `delete_images` deletes it")
     foreign = said(unsaid, lambda: namesakes(run.aws, run.owned), dict[str, int]())
-    unsaid += result.errors
-    run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts,
+    unsaid += [*result.errors, *(group.text for group in others.unseen)]
+    run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts, "place": asdict(run.place),
               "others": [vars(resource) for resource in resources],
               "images": [asdict(image) for image in made], "unsaid": unsaid,
               "namesakes": foreign, "story": [asdict(event) for event in story],
@@ -90,6 +103,31 @@ def check_fuses(run: Run, hosts: list[Instance]) -> None:
     if late := [host for host in hosts if host.past_fuse]:
         run.tell({"past_fuse": [host.id for host in late]})
         raise LeftBehind("; ".join(map(past_fuse_text, late)))
+
+
+def show_account(run: Run) -> int:
+    """Shows the hosts of the cluster's name and of the owner in all regions of the account.
+
+    Raises:
+        CloudError: a region does not answer, or the ledger has hosts elsewhere; the hosts of the
+            others are shown before.
+    """
+    regions = account_regions(run)
+    others = tell_place(run, [run.at(run.given.moved(region)) for region in regions])
+    hosts, errors = account_hosts(run, regions)
+    for region, listed in hosts.items():
+        for owner in dict.fromkeys(host.owner for host in listed):
+            show_hosts(run, [host for host in listed if host.owner == owner], owner)
+        run.say(f"{len(listed)} hosts in {region}")
+    count = sum(map(len, hosts.values()))
+    run.say(f"{count} hosts in the {len(regions) - len(errors)} regions that answer")
+    unsaid = [*(f"{region}: {error}" for region, error in errors.items()),
+              *(group.text for group in others.unseen)]  # fmt: skip
+    run.tell({"regions": {region: host_records(listed) for region, listed in hosts.items()},
+              "unsaid": unsaid, "place": asdict(run.place)})  # fmt: skip
+    if unsaid:
+        raise CloudError(f"AWS does not say all: {'; '.join(unsaid)}")
+    return 0
 
 
 def show_cluster(run: Run, hosts: list[Instance]) -> None:
@@ -135,12 +173,12 @@ def stored(run: Run) -> list[Event]:
     return parsed(text.getvalue().decode(errors="replace"))[-LINES:]
 
 
-def show_hosts(run: Run, hosts: list[Instance]) -> None:
-    """Shows hosts, one table per cluster."""
+def show_hosts(run: Run, hosts: list[Instance], owner: str = "") -> None:
+    """Shows hosts of one owner, by default of the cluster's, one table per cluster."""
     for name in dict.fromkeys(host.cluster for host in hosts):
         cluster_hosts = [host for host in hosts if host.cluster == name]
         zones = " ".join(sorted({host.zone for host in cluster_hosts}))
-        shown = table(f"{name}, owner {run.owned.owner}, {zones}", COLUMNS)
+        shown = table(f"{name}, owner {owner or run.owned.owner}, {zones}", COLUMNS)
         for number, host in enumerate(cluster_hosts):
             shown.add_row(*cells(number, host))
         run.show(shown)

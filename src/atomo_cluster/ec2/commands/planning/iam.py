@@ -145,14 +145,14 @@ def scope_for(run: Run) -> PolicyScope:
 
 def caller_arn(run: Run) -> str:
     """Returns the ARN of the caller."""
-    return str(run.everywhere()[0].aws.call("sts.get_caller_identity")["Arn"])
+    return str(run.accepted()[0].aws.call("sts.get_caller_identity")["Arn"])
 
 
 def check(run: Run) -> int:
     """Reports missing and unknown permissions."""
     arn = run.options.identity or caller_arn(run)
     scope = scope_of(run.given, arn)
-    aws = run.everywhere()[0].aws
+    aws = run.accepted()[0].aws
     results = permissions(aws, arn, policy(scope, commands(run, scope)), scope.cluster.max_usd)
     counts = {
         word: sum(permission.verdict == word for permission in results)

@@ -13,7 +13,7 @@ from atomo_cluster.ec2.hosts.keys import check_state
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.wrapping import wrap_line, wrap_text
-from atomo_cluster.ec2.money.survey import tell_place
+from atomo_cluster.ec2.money.survey import tell_cluster_place
 from atomo_cluster.ec2.settings.yaml_file import add_settings
 from atomo_cluster.errors import ClusterError, ConfigError
 from atomo_cluster.names import nearest
@@ -80,9 +80,11 @@ ON_OWN_HOSTS: Final = (
     "bootstrap", "status", "train", "jobs", "logs", "attach", "stop", "fetch", "upload",
     "run_command", "ssh", "kill_python", "setup_nfs",
 )  # fmt: skip
-# These ask AWS about a cluster and say first in which place; the next three say more about it.
+# These ask AWS about a cluster and say first in which place; the next say it themselves, with more
+# about it, or once their options are checked.
 PLACED: Final = frozenset(COMMANDS) - {"init", "iam", "cheapest", "supervise"}
-SURVEYING: Final = frozenset({"status", "cost", "shutdown"})
+SURVEYING: Final = frozenset({"status", "cost", "shutdown", "setup_nfs",
+                                "clean_launch_and_run"})  # fmt: skip
 EXIT_CODES: Final = """\
 exit codes: 0 done; 1 a defect; 2 a setting or option is wrong; 10 AWS refused or failed; 11 a host
 failed or could not be reached; 12 a check before the launch failed; 13 the question was answered
@@ -106,8 +108,8 @@ def act(name: str, words: list[str]) -> int:
         with reported(made, name):
             if name in STATEFUL:
                 check_state(made.given)
-            if name in PLACED - SURVEYING and not getattr(made.options, "hostfile", None):
-                tell_place(made, made.looked_at())
+            if name in PLACED - SURVEYING:
+                tell_cluster_place(made)
             code = run(made)
             if code:
                 document.fail(f"`{name}` ended with code {code}", code)

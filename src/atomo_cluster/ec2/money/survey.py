@@ -17,7 +17,15 @@ from atomo_cluster.ec2.money.ledger import record_end
 from atomo_cluster.ec2.settings.place import Place
 from atomo_cluster.errors import CloudError, ConfigError
 
-__all__ = ["HostGroup", "Survey", "cluster_instances", "lost_hosts", "survey", "tell_place"]
+__all__ = [
+    "HostGroup",
+    "Survey",
+    "cluster_instances",
+    "lost_hosts",
+    "survey",
+    "tell_cluster_place",
+    "tell_place",
+]
 
 SETTLED: Final = timedelta(hours=1)  # a host that is younger may not be listed yet
 
@@ -72,6 +80,12 @@ def survey(run: Run, looked: Sequence[Run]) -> Survey:
                 text = f"{not_seen(lives, place)}, where AWS does not answer: {error}"
                 unseen.append(HostGroup(place, lives, text))
     return Survey(tuple(elsewhere), tuple(unseen))
+
+
+def tell_cluster_place(run: Run) -> None:
+    """Says which place a command speaks of; hosts of --hostfile have none."""
+    if not getattr(run.options, "hostfile", None):
+        tell_place(run, run.looked_at())
 
 
 def tell_place(run: Run, looked: Sequence[Run]) -> Survey:

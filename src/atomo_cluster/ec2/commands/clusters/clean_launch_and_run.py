@@ -13,6 +13,7 @@ from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import launch as launch_hosts
 from atomo_cluster.ec2.launch.lock import launch_lock
 from atomo_cluster.ec2.launch.plan import make_plan
+from atomo_cluster.ec2.money.survey import tell_cluster_place
 from atomo_cluster.ec2.places.network import allowed_cidr
 from atomo_cluster.ec2.targets.selection import cluster_hosts
 from atomo_cluster.errors import ConfigError
@@ -45,6 +46,7 @@ def run(run: Run) -> int:
         raise ConfigError("supervise: yes ends the hosts after the job; leave --then-shutdown out")
     if len(run.given.all_regions) > 1:
         raise ConfigError("clean_launch_and_run takes one region; leave regions empty")
+    tell_cluster_place(run)
     result = find_resources(run.aws, run.owned.filters(), run.cluster.makes_roles)
     resources = result.complete()
     plan = make_plan(run.aws, run.cluster, run.owned, afresh=True)

@@ -7,6 +7,7 @@ from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile, add_site, s
 from atomo_cluster.ec2.hosts.progress import Steps
 from atomo_cluster.ec2.hosts.setup import copy_code, mount, serve, wait_until_reachable
 from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.money.survey import tell_cluster_place
 from atomo_cluster.ec2.targets.selection import cluster_hosts
 from atomo_cluster.errors import ConfigError
 
@@ -28,6 +29,7 @@ def run(run: Run) -> int:
         raise ConfigError(
             "nfs_ip_address is empty; give storage, the address of an NFS server, or master"
         )
+    tell_cluster_place(run)
     hosts = cluster_hosts(run)
     site = site_of(run, hosts)
     with Steps(hosts, ("reach", "code", "shared folder"), run.say) as steps:

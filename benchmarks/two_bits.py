@@ -5,8 +5,8 @@
 Of 64 of 4096 entries in each tile, drawn from three distributions, and of real differences of
 weights after 30 steps of AdamW on Digits, from the initial weights:
 
-* bins      four bins of 1.5 standard deviations, decoded to the mean of each bin, as SparseLoCo's
-            public code has them; the bins are those of a tile
+* bins      four bins of 1.5 standard deviations, decoded to the mean of each bin, as we read
+            the description of SparseLoCo; the bins are those of a tile
 * signs     the sign and the mean magnitude of a tile; 1 bit
 * tile      `lloydmax(bucket_size=64)`: two magnitudes for 64 values
 * layer     `lloydmax(bucket_size=0)`: two magnitudes for all values

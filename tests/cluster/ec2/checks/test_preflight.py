@@ -16,7 +16,9 @@ SPOT_STANDARD = "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests
 
 
 def findings(result):
-    return {one["check"]: (one["outcome"], one["text"]) for one in result.record}
+    """Returns the outcome and the text of each check; a command that failed has `records`."""
+    records = result.record["records"] if result.code else result.record
+    return {record["check"]: (record["outcome"], record["text"]) for record in records}
 
 
 def test_all_is_well(ec2, cloud):

@@ -18,8 +18,8 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "dense": ("sgd", "fp16", "bf16"),
         "spectral": ("svd", "entrywise", "fourier", "atomo"),
-        "sparse": ("topk", "threshold", "randk", "chunktopk", "dgc", "dragonn", "rows"),
-        "levels": ("qsgd", "terngrad", "natural"),
+        "sparse": ("topk", "tiletopk", "threshold", "randk", "chunktopk", "dgc", "dragonn", "rows"),
+        "levels": ("qsgd", "terngrad", "natural", "lloydmax"),
         "signs": ("signsgd", "signum", "efsignsgd", "onebit"),
         "sketches": ("sketchml", "lss", "countsketch"),
     }

@@ -20,8 +20,10 @@ def run_ranks(script: Path, size: int, folder: Path, *arguments: str) -> list[st
     """
     forks = Path(__file__).with_name("forks.py")
     command = [sys.executable, "-W", "error", forks, script, str(size), folder, *arguments]
+    # Scripts import from each other as the tests do.
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     # A session, so that its forks end with it.
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, env=environment)
     try:
         code = process.wait(PATIENCE_S)
     finally:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from scenario_training import (
+from hooks.scenario_training import (
     FOLDER,
     RANK,
     SIZE,

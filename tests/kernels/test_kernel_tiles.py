@@ -44,7 +44,7 @@ def test_every_backend_selects_what_sorting_each_tile_gives(rows, columns, heigh
     expected = sorted_by_hand(values + added, tiling, counts)
     for backend in backends("tiles", interpreted=False):
         whole = values.clone()
-        indices, entries = backend.largest(whole, added.clone(), *tiling, counts)
+        indices, entries = backend.largest(whole, added.clone(), tiling, counts)
         assert indices.tolist() == expected
         assert whole.equal(values + added)
         assert entries.equal(whole[indices])
@@ -56,7 +56,7 @@ def test_a_tile_after_a_louder_one_sends_as_many(backend: Backend):
     values = normal(128, 256) * torch.tensor([1.0, 1e-20, 1e20, 0.0]).repeat_interleave(64)
     tiling = Tiling(128, 256, 64, 64)
     counts = torch.full((2, 4), 64)
-    indices, _ = backend.largest(values.flatten(), None, *tiling, counts)
+    indices, _ = backend.largest(values.flatten(), None, tiling, counts)
     rows, columns = indices // 256, indices % 256
     sent = torch.bincount(rows // 64 * 4 + columns // 64, minlength=8)
     assert sent.tolist() == [64, 64, 64, 0, 64, 64, 64, 0]
@@ -69,7 +69,7 @@ def test_what_is_not_finite_is_refused(backend: Backend, value):
     values[69, 69] = value
     tiling = Tiling(70, 70, 64, 64)
     with pytest.raises(ValueError, match="NaN or infinity"):
-        backend.largest(values.flatten(), None, *tiling, torch.ones(2, 2, dtype=torch.int64))
+        backend.largest(values.flatten(), None, tiling, torch.ones(2, 2, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

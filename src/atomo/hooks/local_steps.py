@@ -172,7 +172,7 @@ class LocalStepsOptimizer(Optimizer):
 
     def _end(self) -> None:
         """Ends the exchange of a fragment: steps the anchor, and averages the buffers."""
-        means = self._fragments.wait()
+        means = self._fragments.finish()
         self._anchor.step(means, self._rounds.mix, exact=self._exact)
         self._fragments.clear()
         self._fragments.average_buffers()
@@ -196,7 +196,7 @@ class LocalStepsOptimizer(Optimizer):
         To continue in the middle of a round, each rank saves this and `model.state_dict()`. With
         `overlap`, the call waits for the exchange in flight.
         """
-        self._fragments.wait()
+        self._fragments.finish()
         return self._described(self.exchange.state_dict(), replica=self.exchange.rank)
 
     def gather(self) -> dict[str, Any] | None:
@@ -205,7 +205,7 @@ class LocalStepsOptimizer(Optimizer):
         `load_state_dict` takes the state on any number of ranks, each of which begins at the
         anchor. The local steps since the last exchange are not in it.
         """
-        self._fragments.wait()
+        self._fragments.finish()
         gathered = self.exchange.gather()
         return None if gathered is None else self._described(gathered, replica=None)
 
@@ -243,7 +243,7 @@ class LocalStepsOptimizer(Optimizer):
 
     def _begin_at_anchor(self) -> None:
         """Drops local steps. Memories have counted what is in flight as sent, so it is used."""
-        means, rest = self._fragments.wait(), self.steps % self._rounds.period
+        means, rest = self._fragments.finish(), self.steps % self._rounds.period
         self._anchor.step(means, 0.0)
         self._fragments.clear()
         self.steps += self._rounds.period - rest if means else -rest

@@ -67,7 +67,7 @@ class FragmentExchange:
             last = number + 1 == self._firsts[-1]
             self.exchange.submit(chunk, 1.0, last, lambda: None)
 
-    def wait(self) -> dict[str, Tensor]:
+    def finish(self) -> dict[str, Tensor]:
         """Returns the mean differences of the fragment in flight.
 
         Raises:
@@ -98,7 +98,7 @@ class FragmentExchange:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns copies of the means in flight, by name, after a wait for them."""
-        return {name: mean.clone() for name, mean in self.wait().items()}
+        return {name: mean.clone() for name, mean in self.finish().items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Replaces the means in flight.

@@ -60,4 +60,4 @@ def largest(
     Raises:
         ValueError: NaN or infinity was found.
     """
-    return backend(values).largest(values, added, *tiling, to_device(counts, values.device))
+    return backend(values).largest(values, added, tiling, to_device(counts, values.device))

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from atomo.kernels.jit import jit
 from atomo.kernels.selection.cpu import MAGNITUDE, add_up, checked, find_kth
+from atomo.kernels.tiles import Tiling
 
 __all__ = ["largest"]
 
@@ -20,12 +21,10 @@ OCTAVE = 1 << 23  # bits between a magnitude and its half
 def largest(
     values: Tensor,
     added: Tensor | None,
-    rows: int,
-    columns: int,
-    height: int,
-    width: int,
+    tiling: Tiling,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
+    rows, columns, height, width = tiling
     array = values.float().numpy()
     addend, add = (array, False) if added is None else (added.float().numpy(), True)
     room = int(counts.sum()) + width  # the last run of entries is written before it is counted

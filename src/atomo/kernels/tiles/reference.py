@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from atomo.kernels import selection as select
+from atomo.kernels.tiles import Tiling
 
 __all__ = ["largest"]
 
@@ -13,12 +14,10 @@ MAGNITUDE = 0x7FFFFFFF
 def largest(
     values: Tensor,
     added: Tensor | None,
-    rows: int,
-    columns: int,
-    height: int,
-    width: int,
+    tiling: Tiling,
     counts: Tensor,
 ) -> tuple[Tensor, Tensor]:
+    rows, columns, height, width = tiling
     if added is not None:
         values.add_(added)
     values = values.float()

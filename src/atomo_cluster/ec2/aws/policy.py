@@ -60,7 +60,8 @@ COMMANDS: Final[Mapping[str, Needs]] = {
     ),
     "cost": (("Instances", "Snapshots", "Volumes"), ("Prices",)),
     "extend": ((*HOSTS, "Volumes"), (*ON_HOSTS, "MoveFuses", "Prices", *AWS_ENDS)),
-    "resize": (LAUNCHES, LAUNCHING),
+    # `resize` to fewer asks the master about its job.
+    "resize": (LAUNCHES, (*LAUNCHING, *ON_HOSTS)),
     "bake": ((*HOSTS, "Images"), (*ON_HOSTS, "BakeHosts", "BakeImages", "TagImages", "Prices")),
     "delete_images": (("Images", "Snapshots"), ("DeleteImages",)),
     "stop_hosts": (

@@ -253,7 +253,7 @@ def test_the_cost_is_true_after_the_end(ec2, cloud, folder, monkeypatch):
         def now(cls, tz=None):
             return datetime.now(timezone.utc) + timedelta(hours=cls.hours)
 
-    for module in ("commands.clusters.shutdown", "money.costs"):
+    for module in ("commands.clusters.ledger_end", "money.costs"):
         monkeypatch.setattr(f"atomo_cluster.ec2.{module}.datetime", Later)
     assert ec2("shutdown", "--yes").code == 0
     cloud.moto.reset()  # EC2 has forgotten the hosts

@@ -181,3 +181,23 @@ def test_any_text_is_read_or_refused(words):
         except ConfigError:
             return
         assert make_codec(str(codec)) == codec
+
+
+@pytest.mark.parametrize(
+    ("printed", "code"),
+    [
+        ("Top-k(ratio=0.1)", "topk(ratio=0.1)"),
+        ("EF-signSGD", "efsignsgd"),
+        ("1-bit", "onebit"),
+        (" Random-k ( ratio=0.1 )", "randk(ratio=0.1)"),
+        ("TernGrad", "terngrad"),
+    ],
+)
+def test_names_are_read_as_papers_print_them(printed, code):
+    assert make_codec(printed) == make_codec(code)
+
+
+@pytest.mark.parametrize("text", ["3 - 2", "-topk", "1-", "top-(ratio=1", "9", "svd-svd(1)"])
+def test_what_is_no_name_of_a_paper_is_refused(text):
+    with pytest.raises(ConfigError):
+        make_codec(text)

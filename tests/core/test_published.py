@@ -32,7 +32,8 @@ PUBLISHED = {
         --quantization-level --tuning-dir --tuning-lr --num-workers -n --hostfile --host""",
     "ps_pytorch": "--mode --kill-threshold --compress-grad",
     "DRACO": "--approach --err-mode --adversarial --worker-fail",
-    "DGC": "--configs --devices --evaluate --suffix",
+    "DGC": """--configs --devices --evaluate --suffix --configs.seed --configs.train.num_epochs
+        --configs.train.batch_size --configs.train.optimizer.lr --configs.dataset.root""",
     "DRAGONN": """--use-adasum --gradient-predivide-factor --fp16-allreduce --compress --compressor
         --compress-ratio --memory --comm --batching --pcie --benchmark --threshold --compress-iter
         --batch_size --test_size --epochs --lr --print_every --net_type --pretrained --dataset
@@ -41,7 +42,7 @@ PUBLISHED = {
         --val-batch-size --momentum --no-cuda --model --speed-test""",
     "MergeComp": """--num-iters --num-batches-per-iter --num-warmup-batches --fusion-num --adam
         --scheduler --scheduler-baseline --scheduler-epoch --scheduler-step --scheduler-warmup
-        --test-batch-size""",
+        --test-batch-size --config-file""",
 }
 
 
@@ -91,6 +92,14 @@ def test_what_is_gone_names_its_successor(spelling):
             read(option, "1")
         assert str(caught.value).startswith(f"unknown option {option!r}; in place of ")
         assert spelling.ours in str(caught.value)
+
+
+def test_any_key_of_dgcs_settings_names_the_file():
+    with pytest.raises(ConfigError, match=r"unknown option '--configs.train.criterion'.*wm5.toml"):
+        read("--configs.train.criterion", "x")
+    assert read("--configs.train.num_epochs", "500", "--configs.train.optimizer.lr=0.1") == (
+        Settings(epochs=500, lr=0.1)
+    )
 
 
 def test_options_take_either_dash_and_published_spellings():

@@ -17,7 +17,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from atomo.codecs.base import Codec
-from atomo.core.names import described, nearest, resolve
+from atomo.core.names import described, fold, nearest, resolve
+from atomo.core.published import NAMES
 from atomo.errors import ConfigError
 
 __all__ = ["parse_codec", "read_call"]
@@ -31,6 +32,8 @@ IN_ROUNDS: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Methods of several rounds between ranks, which are no codecs, and their `--comm-type`."""
 NAME: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:\(|$)", re.ASCII)
+# A name as papers print it, which is no identifier: "Top-k", "EF-signSGD(...)", "1-bit".
+PRINTED: Final = re.compile(r"\s*((?:\d\w*|\w+-)[\w-]*)\s*(?=\(|$)", re.ASCII)
 # CPython 3.11 counts the depth of syntax trees for all threads together: where garbage is collected
 # while it makes one and another thread makes one then, `ast.parse` raises SystemError (gh-106905).
 ONE_AT_A_TIME: Final = threading.Lock()
@@ -97,13 +100,27 @@ def read(text: object) -> ast.expr:
         raise ConfigError(f"a specification is text such as 'svd(rank=3)', got {described(text)}")
     if len(text) > LONGEST:
         raise ConfigError(f"specification of {len(text)} characters; at most {LONGEST}")
-    if not WORDS.fullmatch(text) or deepest(text) > DEEPEST:
+    identified = with_identifier(text)
+    if not WORDS.fullmatch(identified) or deepest(identified) > DEEPEST:
         raise malformed(text)
     try:
         with ONE_AT_A_TIME:
-            return ast.parse(text.strip(), mode="eval").body
+            return ast.parse(identified.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise malformed(text) from None
+
+
+def with_identifier(text: str) -> str:
+    """Returns a specification whose name is an identifier.
+
+    >>> with_identifier("Top-k(ratio=0.1)"), with_identifier("1-bit"), with_identifier("svd")
+    ('topk(ratio=0.1)', 'onebit', 'svd')
+    """
+    printed = PRINTED.match(text)
+    if printed is None:
+        return text
+    name = fold(printed[1])
+    return NAMES["codec"].get(name, name) + text[printed.end(1) :]
 
 
 def deepest(text: str) -> int:

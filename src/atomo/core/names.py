@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from atomo.core.published import NAMES
 from atomo.errors import ConfigError
 
-__all__ = ["described", "find_spelling", "nearest", "resolve", "truth"]
+__all__ = ["described", "find_spelling", "fold", "nearest", "resolve", "truth"]
 
 SHOWN = 60  # characters of a value in an error
 YES, NO = ("yes", "true", "1", "on"), ("no", "false", "0", "off", "")

@@ -61,6 +61,20 @@ ALL: Final = (
     Spelling("--adversarial", DRACO, "nothing: workers are trusted"),
     Spelling("--worker-fail", DRACO, "nothing: workers are trusted"),
     Spelling("--configs", DGC, "`--config` with files in TOML, such as those in `configs/`"),
+    accepted_spelling("--configs.seed", DGC, "--seed"),
+    accepted_spelling("--configs.train.num-epochs", DGC, "--epochs"),
+    accepted_spelling("--configs.train.batch-size", DGC, "--batch-size"),
+    accepted_spelling("--configs.train.num-batches-per-step", DGC, "--batches-per-step"),
+    accepted_spelling("--configs.train.warmup-lr-epochs", DGC, "--lr-warmup-epochs"),
+    accepted_spelling("--configs.train.schedule-lr-per-epoch", DGC, "--lr-by-epoch"),
+    accepted_spelling("--configs.train.optimizer.lr", DGC, "--lr"),
+    accepted_spelling("--configs.train.optimizer.momentum", DGC, "--momentum"),
+    accepted_spelling("--configs.train.optimizer.nesterov", DGC, "--nesterov"),
+    accepted_spelling("--configs.train.optimizer.weight-decay", DGC, "--weight-decay"),
+    accepted_spelling("--configs.train.compression.compress-ratio", DGC, "--compress-ratio"),
+    accepted_spelling("--configs.train.compression.warmup-epochs", DGC, "--warmup-epochs"),
+    accepted_spelling("--configs.dataset.root", DGC, "--data-dir"),
+    Spelling("--configs.KEY", DGC, "a key of a file for `--config`, as in `configs/dgc/wm5.toml`"),
     Spelling("--devices", DGC, "`--enable-gpu`, yes or no"),
     Spelling("--evaluate", DGC, "`atomo evaluate --model-dir` the run's folder"),
     Spelling("--suffix", DGC, "`--train-dir`"),
@@ -80,7 +94,12 @@ ALL: Final = (
     accepted_spelling("--print-every", DRAGONN, "--log-interval"),
     accepted_spelling("--log-dir", HOROVOD, "--train-dir"),
     accepted_spelling("--comm", HOROVOD, "--comm-type"),
-    Spelling("--fusion-num", MERGECOMP, "`--fusion count:GROUPS`"),
+    Spelling(
+        "--config-file",
+        MERGECOMP,
+        "`--config configs/detection/maskrcnn.toml`; the YAML of detectron2 is not read",
+    ),
+    Spelling("--fusion-num", MERGECOMP, "`--fusion count:GROUPS`, or `layer` for 0"),
     Spelling("--scheduler", MERGECOMP, "`--fusion mergecomp`, or `auto`, the best of all groups"),
     Spelling("--scheduler-baseline", MERGECOMP, "`--fusion layer`"),
     Spelling("--scheduler-epoch", MERGECOMP, "nothing: costs are measured, not steps"),
@@ -104,6 +123,7 @@ ALL: Final = (
     Spelling("--pretrained", DRAGONN, "`--weights FILE.npz`, the file itself"),
     Spelling("--hidden-dim", DRAGONN, "`--task 'labels(hidden=N)'`"),
 )
+KEY: Final = "--configs.KEY"  # any key of DGC's settings
 OPTIONS: Final[Mapping[str, Spelling]] = MappingProxyType(
     {spelling.theirs: spelling for spelling in ALL}
 )
@@ -117,10 +137,13 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
                 "lsssgd": "lss",
                 "randomk": "randk",
                 "atopk": "dragonn",
+                "1bit": "onebit",
                 "qsvd": "svd(rank=3, factors=qsgd(bits=4))",
             }
         ),
-        "comm-type": MappingProxyType({"bcast": "ParameterServer"}),  # files keep it, too
+        "comm-type": MappingProxyType(
+            {"bcast": "ParameterServer", "ps": "ParameterServer"}  # files keep Bcast, too
+        ),
         "data set": MappingProxyType({"amz630k": "amz670k", "text8sub": "text8"}),
         "network": MappingProxyType(
             {
@@ -136,9 +159,10 @@ def successor(option: str) -> str:
     """Names the replacement of an option, as the end of an error; empty: no system has the option.
 
     >>> successor("--fusion-num")
-    'in place of the option of MergeComp: `--fusion count:GROUPS`'
+    'in place of the option of MergeComp: `--fusion count:GROUPS`, or `layer` for 0'
     """
-    spelling = OPTIONS.get(option.replace("_", "-") if option.startswith("--") else option)
+    name = option.replace("_", "-") if option.startswith("--") else option
+    spelling = OPTIONS.get(name) or (OPTIONS[KEY] if name.startswith(KEY[:-3]) else None)
     if spelling is None or spelling.option:  # an accepted option belongs to another command
         return ""
     return f"in place of the option of {spelling.systems}: {spelling.ours}"

@@ -1,8 +1,11 @@
 """The interface of MergeComp and DRAGONN: two functions, and the options of both."""
 
-from argparse import ArgumentParser, Namespace
+import os
+from argparse import ArgumentError, ArgumentParser, Namespace
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from torch import nn
 from torch.optim import Optimizer
@@ -14,17 +17,55 @@ from atomo.hooks.optimizer import AveragedOptimizer, wrap_optimizer
 
 __all__ = ["add_parser_arguments", "wrap_compress_optimizer"]
 
-COMMUNICATIONS = ("auto", "allgather", "allreduce")
+COMMUNICATIONS: Final = ("auto", "allgather", "allreduce")
+LAYER: Final = 1e-6  # MB of a bucket, which no tensor fits into, so that each has one of its own
+NO_EFFECT: Final = "no effect"
+SWITCH: Final[Mapping[str, Any]] = MappingProxyType({"action": "store_true"})
+OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "--compress": {**SWITCH, "help": "compress gradients"},
+        "--compressor": {"default": "topk", "help": "a codec, such as 'svd(rank=3)'"},
+        "--memory": {"default": "auto", "help": "auto, none, residual, dgc or momentum"},
+        "--comm": {"default": "auto", "help": "allgather or allreduce; the codec decides"},
+        "--compress-ratio": {"type": float, "help": "share of entries to send"},
+        "--fusion-num": {
+            "type": int,
+            "default": 2,
+            "help": "buckets of about equal size; 0: one for each layer",
+        },
+        "--fp16-allreduce": {**SWITCH, "help": "without --compress: send float16"},
+        "--threshold": {"type": int, "help": "send tensors of up to this many entries dense"},
+        "--compress-iter": {"type": int, "default": 0, "help": "first steps, which send dense"},
+        "--pcie": {**SWITCH, "help": "sets NCCL_P2P_DISABLE=1, for process groups made later"},
+        "--use-adasum": {**SWITCH, "help": "an error: gradients are averaged"},
+        "--gradient-predivide-factor": {"type": float, "default": 1.0, "help": NO_EFFECT},
+        "--batching": {**SWITCH, "help": f"{NO_EFFECT}: payloads are decoded into one sum"},
+        "--benchmark": {**SWITCH, "help": f"{NO_EFFECT}: `atomo bench` times codecs"},
+        "--adam": {**SWITCH, "help": f"{NO_EFFECT}: for the script, which creates the optimizer"},
+        "--speed-test": {**SWITCH, "help": f"{NO_EFFECT}: for the script"},
+        "--scheduler": {
+            **SWITCH,
+            "help": f"{NO_EFFECT}: `atomo train --fusion mergecomp` searches for buckets",
+        },
+        "--scheduler-baseline": {**SWITCH, "help": NO_EFFECT},
+        "--scheduler-epoch": {"type": int, "default": 20, "help": NO_EFFECT},
+        "--scheduler-step": {"type": int, "default": 2, "help": NO_EFFECT},
+        "--scheduler-warmup": {"type": int, "default": 5, "help": NO_EFFECT},
+    }
+)
+"""The options of both systems, and the keywords of `add_argument` for each."""
 
 
 def add_parser_arguments(parser: ArgumentParser) -> ArgumentParser:
-    """Adds the options that `wrap_compress_optimizer` reads, and returns the same parser."""
-    parser.add_argument("--compress", action="store_true", help="compress gradients")
-    parser.add_argument("--compressor", default="topk", help="a codec, such as 'svd(rank=3)'")
-    parser.add_argument("--memory", default="auto", help="auto, none, residual, dgc or momentum")
-    parser.add_argument("--comm", default="auto", help="not used: the codec decides")
-    parser.add_argument("--compress-ratio", type=float, help="share of entries to send")
-    parser.add_argument("--fusion-num", type=int, default=2, help="buckets of about equal size")
+    """Adds the options of MergeComp and DRAGONN, and returns the same parser.
+
+    An option that the parser has already stays that of the script, so call it after the others.
+    """
+    for name, keywords in OPTIONS.items():
+        try:
+            parser.add_argument(name, **keywords)
+        except ArgumentError:  # the script has added it
+            continue
     return parser
 
 
@@ -36,19 +77,42 @@ def wrap_compress_optimizer(
     Raises:
         ConfigError: as from `wrap_optimizer`, or an option is out of range.
     """
+    check_options(args)
+    if getattr(args, "pcie", False):
+        os.environ["NCCL_P2P_DISABLE"] = "1"
+    bucket_mb = bucket_size(model, args.fusion_num)
+    if not args.compress:
+        plain = "fp16" if getattr(args, "fp16_allreduce", False) else "sgd"
+        return wrap_optimizer(optimizer, model, plain, bucket_mb=bucket_mb)
+    threshold = getattr(args, "threshold", None)
+    return wrap_optimizer(
+        optimizer,
+        model,
+        with_ratio(as_codec(args.compressor), args.compress_ratio),
+        memory=args.memory,
+        bucket_mb=bucket_mb,
+        dense_below=0 if threshold is None else threshold + 1,
+        dense_steps=getattr(args, "compress_iter", 0),
+    )
+
+
+def check_options(args: Namespace) -> None:
+    """Raises ConfigError for options that are out of range."""
     if args.comm not in COMMUNICATIONS:
         raise ConfigError(
-            f"--comm {args.comm}: one of {', '.join(COMMUNICATIONS)}; `atomo train` is a parameter "
-            "server"
+            f"--comm {args.comm}: one of {', '.join(COMMUNICATIONS)}; `atomo train` has a "
+            "parameter server"
         )
-    if args.fusion_num < 1:
-        raise ConfigError(f"--fusion-num must be 1 or more, got {args.fusion_num}")
+    if args.fusion_num < 0:
+        raise ConfigError(f"--fusion-num must be 0 or more, got {args.fusion_num}")
+    if getattr(args, "use_adasum", False):
+        raise ConfigError("--use-adasum: gradients are averaged; leave it out")
+
+
+def bucket_size(model: nn.Module, fusion_num: int) -> float:
+    """Returns the MB of a bucket for a number of buckets; 0 buckets: one for each layer."""
     size = sum(4 * parameter.numel() for parameter in model.parameters()) / 1e6
-    bucket_mb = max(size / args.fusion_num, 1e-3)
-    if not args.compress:
-        return wrap_optimizer(optimizer, model, "sgd", bucket_mb=bucket_mb)
-    codec = with_ratio(as_codec(args.compressor), args.compress_ratio)
-    return wrap_optimizer(optimizer, model, codec, memory=args.memory, bucket_mb=bucket_mb)
+    return max(size / fusion_num, 1e-3) if fusion_num else LAYER
 
 
 def with_ratio(codec: Codec[Any], ratio: float | None) -> Codec[Any]:

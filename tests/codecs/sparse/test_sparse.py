@@ -25,6 +25,8 @@ FUSED = [
     "dgc(ratio=0.01)",
     "dgc(ratio=0.01, values=fp16)",
     "dragonn(ratio=0.01)",
+    "dragonn(ratio=0.01, values=fp16)",
+    "dgc(ratio=0.01, strided_sample=False, iterations=2)",
     "randk(ratio=0.01, unbiased=False)",
     "chunktopk(ratio=0.02)",
     "tiletopk(ratio=0.02)",
@@ -131,6 +133,27 @@ def test_dgc_samples_a_short_gradient_whole():
     codec, gradient = DGC(ratio=0.01, least=1), normal(200)
     low = codec.sampled_threshold(WholeSearch(gradient, None), seeded())
     assert low == int(gradient.abs().sort(descending=True).values.view(torch.int32)[1])
+
+
+def test_dgc_has_the_published_settings_of_its_sampler():
+    gradient = normal(200_000)
+    whole = DGC(ratio=0.01, sample_ratio=1.0)
+    low = whole.sampled_threshold(WholeSearch(gradient, None), seeded())
+    assert low == int(gradient.abs().sort(descending=True).values.view(torch.int32)[1999])
+    scattered = DGC(strided_sample=False).places(100_000, 1000, seeded())
+    assert len(scattered) == 1000
+    assert scattered.diff().unique().numel() > 900
+    # With a threshold far too high, entries found depend on how often it may be lowered.
+    high = int(torch.tensor([100.0]).view(torch.int32))
+    search = WholeSearch(gradient, None)
+    counts = [len(DGC(iterations=often).adapt(search, high)[1]) for often in (13, 14, 15, 16)]
+    assert counts[0] < counts[1] < counts[2] < counts[3]
+    few = DGC(iterations=15, upper_bound=1.0)
+    assert len(few.adapt(search, high)[1]) < 200
+    assert few.max_count(gradient.shape) == 200
+    for setting in ("sample_ratio=0", "sample_ratio=1.5", "upper_bound=0.9", "iterations=-1"):
+        with pytest.raises(ConfigError, match=f"dgc: {setting.split('=')[0]} must be"):
+            make_codec(f"dgc({setting})")
 
 
 @pytest.mark.parametrize("code", ["dgc", "dragonn"])

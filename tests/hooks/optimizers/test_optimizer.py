@@ -1,6 +1,5 @@
 """Wrapped optimizers, on ranks that are threads."""
 
-from argparse import ArgumentParser
 from typing import Any
 
 import pytest
@@ -287,23 +286,3 @@ def test_a_closure_is_averaged_within_the_step():
     assert optimizer.step(closure).item() > 0
     assert optimizer.exchange.stats.steps == 1
     assert not flat(network).equal(before)
-
-
-def test_the_published_pair():
-    parser = atomo.add_parser_arguments(ArgumentParser())
-    words = "--compress --compressor topk --memory residual --compress-ratio 0.25 --fusion-num 3"
-    network = model()
-    given = parser.parse_args([*words.split(), "--comm", "allgather"])
-    optimizer = atomo.wrap_compress_optimizer(network, plain_sgd(network), given)
-    assert optimizer.exchange.state_dict()["memory"] == "residual"
-    steps(1)(0, network, optimizer)
-    assert optimizer.exchange.stats.ratio > 1
-    other = model()
-    plain = atomo.wrap_compress_optimizer(other, plain_sgd(other), parser.parse_args([]))
-    steps(1)(0, other, plain)
-    assert plain.exchange.stats.ratio == 1
-    for words, told in (("--comm ps", "--comm ps: one of"), ("--fusion-num 0", "1 or more")):
-        with pytest.raises(ConfigError, match=told):
-            atomo.wrap_compress_optimizer(
-                network, plain_sgd(network), parser.parse_args(words.split())
-            )

@@ -2,7 +2,8 @@
 
 A sample determines a threshold that about the share `ratio` of all magnitudes reaches. If too few
 entries reach it, it is lowered, up to ten times; of too many entries the largest are selected. The
-memory `dgc` is its momentum correction.
+defaults of the sample and of the bounds are those of the authors' code. The memory `dgc` is its
+momentum correction.
 
 Law: contraction. Bits: those of `topk` at about the same ratio.
 
@@ -33,12 +34,7 @@ __all__ = ["DGC", "WARM_UP", "warm_up"]
 
 WARM_UP: Final[tuple[float, ...]] = (0.25, 0.063, 0.015, 0.004, 0.001)
 """The published ratios of the first epochs."""
-SAMPLED: Final = 0.01  # of the entries
-# The adaptation, in the figures of the authors' code. Entries found over entries aimed at:
-TOO_MANY: Final = 1.3  # above it the largest entries are selected
-TOO_FEW: Final = 0.8  # below it the threshold is lowered,
-LOWERED_BY: Final = 0.8  # to so much of itself,
-LOWERINGS: Final = 10  # but no more often
+MOST_ITERATIONS: Final = 1000
 
 
 def warm_up(ratio: float, epochs: int) -> tuple[float, ...]:
@@ -61,12 +57,12 @@ def warm_up(ratio: float, epochs: int) -> tuple[float, ...]:
 @final
 @dataclass(frozen=True)
 class DGC(Selector):
-    """About the largest `ratio` of the entries: up to 1.3 times as many.
+    """About the largest `ratio` of the entries: up to `upper_bound` times as many.
 
-    Where even the tenth lower threshold finds too few, these few are sent.
+    Where even the last lower threshold finds too few, these few are sent.
 
     Raises:
-        ConfigError: the ratio is out of range.
+        ConfigError: a setting is out of range.
     """
 
     ratio: float = 0.001
@@ -79,6 +75,17 @@ class DGC(Selector):
     least: int = 64
     """The fewest entries that are sent; 1, as published, lets small layers wait for so long that a
     run without warm-up diverges."""
+    sample_ratio: float = 0.01
+    """The share of the entries in the sample."""
+    strided_sample: bool = True
+    """True samples at a constant stride; False samples at random places."""
+    upper_bound: float = 1.3
+    """A threshold that more than this times the wanted entries reach is given up for the largest."""
+    lower_bound: float = 0.8
+    """While fewer than this times the wanted entries reach the threshold, it is multiplied by
+    this."""
+    iterations: int = 10
+    """The most times that the threshold is lowered."""
 
     id: ClassVar[str] = "dgc"
     memory: ClassVar[str | None] = "dgc"
@@ -89,6 +96,20 @@ class DGC(Selector):
         check_known(self.id, "scope", self.scope, SCOPES)
         if self.least < 1:
             raise ConfigError(f"dgc: least must be 1 or more, got {self.least}")
+        self.check_sampler()
+
+    def check_sampler(self) -> None:
+        """Raises ConfigError for a setting of the sample or of the bounds out of range."""
+        for name, least, most in (
+            ("sample_ratio", 0, 1),
+            ("lower_bound", 0, 1),
+            ("upper_bound", 0.999, 1e6),
+            ("iterations", -1, MOST_ITERATIONS),
+        ):
+            value = getattr(self, name)
+            if not least < value <= most:
+                wanted = {0: "above 0", 0.999: "1 or more", -1: "0 or more"}[least]
+                raise ConfigError(f"dgc: {name} must be {wanted} and at most {most:g}, got {value}")
 
     @property
     def granularity(self) -> Granularity:
@@ -104,22 +125,27 @@ class DGC(Selector):
         return self.adapt(search, self.sampled_threshold(search, generator))
 
     def sampled_threshold(self, search: Search, generator: torch.Generator) -> int:
-        """Returns the bits of the smallest magnitude in the top `ratio` of a strided sample."""
+        """Returns the bits of the smallest magnitude in the top `ratio` of a sample."""
         n = len(search)
         share = max(self.ratio, self.wanted(n) / n)
         fewest = math.ceil(min(2 / share, n))  # which may be infinite
-        start, stride = 0, 1
-        if n > fewest:
-            # One more than a multiple of 32, as published: layers often have rows of 32 k entries,
-            # and a stride with a factor in common would sample some of their columns only.
-            stride = math.ceil(n / max(math.ceil(SAMPLED * n), fewest) / 32) * 32 + 1
-            # A start after the end would sample nothing.
-            start = int(
-                torch.randint(min(stride, n), (), generator=generator, device=generator.device)
-            )
-        positions = torch.arange(start, n, stride, device=search.device)
-        sampled = search.magnitudes(positions)
+        places = self.places(n, max(math.ceil(self.sample_ratio * n), fewest), generator)
+        sampled = search.magnitudes(places.to(search.device))
         return select.kth_largest(sampled, math.ceil(len(sampled) * share))[0]
+
+    def places(self, n: int, samples: int, generator: torch.Generator) -> Int64[torch.Tensor, " m"]:
+        """Returns the indices of the sample among `n` entries."""
+        device = generator.device
+        if samples >= n:
+            return torch.arange(n, device=device)
+        if not self.strided_sample:
+            return torch.randint(n, (samples,), generator=generator, device=device)
+        # One more than a multiple of 32, as published: layers often have rows of 32 k entries, and
+        # a stride with a factor in common would sample some of their columns only.
+        stride = math.ceil(n / samples / 32) * 32 + 1
+        # A start after the end would sample nothing.
+        start = int(torch.randint(min(stride, n), (), generator=generator, device=device))
+        return torch.arange(start, n, stride, device=device)
 
     def adapt(
         self, search: Search, threshold: int
@@ -128,12 +154,12 @@ class DGC(Selector):
         k = self.wanted(len(search))
         bits = max(1, threshold)
         indices, values = search.above(bits)
-        for _ in range(LOWERINGS):
-            if len(values) >= TOO_FEW * k or bits <= 1:
+        for _ in range(self.iterations):
+            if len(values) >= self.lower_bound * k or bits <= 1:
                 break
-            bits = max(1, lowered(bits))
+            bits = max(1, times(bits, self.lower_bound))
             indices, values = search.above(bits)
-        if len(values) > TOO_MANY * k:
+        if len(values) > self.upper_bound * k:
             return select.first_largest(indices, values, k)
         return indices, values
 
@@ -143,10 +169,10 @@ class DGC(Selector):
 
     def max_count(self, shape: torch.Size) -> int:
         entries = shape.numel()
-        return min(entries, math.floor(TOO_MANY * self.wanted(entries)))
+        return min(entries, math.floor(self.upper_bound * self.wanted(entries)))
 
 
-def lowered(bits: int) -> int:
-    """Returns the bits of 0.8 times the magnitude with the bits `bits`."""
+def times(bits: int, factor: float) -> int:
+    """Returns the bits of the magnitude with the bits `bits`, times a factor."""
     value = torch.tensor([bits], dtype=torch.int32).view(torch.float32)
-    return int((value * LOWERED_BY).view(torch.int32))
+    return int((value * factor).view(torch.int32))

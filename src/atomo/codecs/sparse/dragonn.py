@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final, final
+from typing import Any, ClassVar, Final, final
 
 import torch
 from jaxtyping import Float, Int64
 
-from atomo.codecs.base import Granularity
+from atomo.codecs.base import Codec, Granularity
 from atomo.codecs.checks import check_known, check_ratio
+from atomo.codecs.dense.dense import DENSE
 from atomo.codecs.seeds import draw_seed
+from atomo.codecs.settings import Inner
 from atomo.codecs.sparse.payload import count_for
 from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
@@ -61,6 +63,8 @@ class Dragonn(Selector):
     least: int = 64
     """The fewest entries that are aimed at; 1, as published, lets small layers wait for so long
     that a run of few workers diverges."""
+    values: Inner[Codec[Any]] = Inner(DENSE)
+    """Codes the values."""
 
     id: ClassVar[str] = "dragonn"
 
@@ -76,6 +80,10 @@ class Dragonn(Selector):
     @property
     def granularity(self) -> Granularity:
         return SCOPES[self.scope]
+
+    @property
+    def value_codec(self) -> Codec[Any]:
+        return self.values
 
     def find(
         self, search: Search, generator: torch.Generator

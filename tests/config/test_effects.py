@@ -97,6 +97,13 @@ def test_defaults_and_values_that_ask_for_nothing_never_warn():
     ]
 
 
+def test_a_network_that_had_batch_norm_elsewhere_is_named():
+    assert notes_of("--network=VGG11") == [
+        "--network VGG11 has no batch norm; the VGG11 of ATOMO had it: --network VGG11_BN"
+    ]
+    assert notes_of("--network=VGG11_BN") == []
+
+
 def test_what_files_say_is_not_held_against_a_command_line(tmp_path):
     file = tmp_path / "a.toml"
     file.write_text('schedule = "multistep"\nlr_milestones = "3"\nlr_gamma = 0.5\n')

@@ -30,6 +30,19 @@ def opened(folder, spec: str = SMALL) -> Workload:
     return make_task(spec).open("UIT-VSFC", folder)
 
 
+def test_the_folder_may_have_the_name_of_the_published_archive(corpus):
+    assert len(opened(corpus).train) == 192
+    (corpus / "UIT-VSFC").rename(corpus / "_UIT-VSFC")
+    assert len(opened(corpus).train) == 192
+
+
+def test_dropout_is_a_setting(corpus):
+    network = opened(corpus, "text(dimension=16, hidden=16, dropout=0.2)").build("BiLSTM")
+    assert (network.dropout.p, network.lstm.dropout) == (0.2, 0.2)
+    with pytest.raises(ConfigError, match=r"text: dropout must be 0 to below 1, got 1\.0"):
+        make_task("text(dropout=1.0)")
+
+
 @pytest.mark.slow
 def test_three_processes_learn_the_sentiment_of_sentences(corpus):
     values = trained(corpus, task=SMALL, optimizer="adam", lr=0.005)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, final
 
-__all__ = ["NAMES", "OPTIONS", "Spelling", "successor"]
+__all__ = ["NAMES", "NOTES", "OPTIONS", "Spelling", "successor"]
 
 ATOMO, PS, LSS = "ATOMO", "ps_pytorch", "LSS_SGD"
 DGC, DRAGONN, MERGECOMP, DRACO = "DGC", "DRAGONN", "MergeComp", "DRACO"
@@ -153,6 +153,12 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         ),
     }
 )
+
+
+NOTES: Final[Mapping[str, str]] = MappingProxyType(
+    {"VGG11": "--network VGG11 has no batch norm; the VGG11 of ATOMO had it: --network VGG11_BN"}
+)
+"""Notes on networks that differ from those of the same name elsewhere."""
 
 
 def successor(option: str) -> str:

@@ -11,6 +11,7 @@ from atomo.config.file import config_name, read_settings
 from atomo.config.resolve_codec import check_code
 from atomo.config.settings import Settings
 from atomo.core.arguments import Parser, parse_arguments
+from atomo.core.published import NOTES
 from atomo.launch.config_files import config_file
 from atomo.launch.jobs.slurm import count_tasks
 from atomo.workloads import choose_workload
@@ -52,12 +53,14 @@ class CliSettings:
     def check(
         self, say: Callable[[str], object], table: Mapping[str, Effect[Settings]] = TRAIN_EFFECTS
     ) -> None:
-        """Says which options of the command line have no effect.
+        """Says which options of the command line have no effect, and what a name means here.
 
         Raises:
             ConfigError: one of them was meant to have one, or settings contradict each other.
         """
         self.check_codes()
+        if note := NOTES.get(self.settings.network):
+            say(note)
         report_idle(self.idle(table), self.options, say)
 
 

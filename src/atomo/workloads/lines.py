@@ -1,6 +1,6 @@
 """Lines of text files; errors name the file, the line and the value."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -8,10 +8,15 @@ from typing import Final
 from atomo.core.safe_read import open_plain
 from atomo.errors import DataError
 
-__all__ = ["digits", "line_error", "quoted", "read_lines"]
+__all__ = ["digits", "first_folder", "line_error", "quoted", "read_lines"]
 
 LONGEST: Final = 2**30  # bytes of a line: some corpora have all of their text in one
 SHOWN: Final = 60  # characters of a wrong value in an error
+
+
+def first_folder(folders: Sequence[Path]) -> Path:
+    """Returns the first of these folders that exists; if none does, the first of all."""
+    return next((folder for folder in folders if folder.is_dir()), folders[0])
 
 
 def read_lines(path: Path) -> Iterator[str]:

@@ -80,7 +80,7 @@ class DGC(Selector):
     strided_sample: bool = True
     """True samples at a constant stride; False samples at random places."""
     upper_bound: float = 1.3
-    """A threshold that more than this times the wanted entries reach is given up for the largest."""
+    """The multiple of the wanted entries above which the largest are sent."""
     lower_bound: float = 0.8
     """While fewer than this times the wanted entries reach the threshold, it is multiplied by
     this."""

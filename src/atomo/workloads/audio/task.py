@@ -15,6 +15,7 @@ from atomo.workloads.audio.mfcc import COEFFICIENTS
 from atomo.workloads.audio.network import ConvBiLSTM
 from atomo.workloads.base import Batch, Metric, Samples, Task, Workload
 from atomo.workloads.classes import ACCURACY, F1, CrossEntropy, FScorer
+from atomo.workloads.lines import first_folder
 
 __all__ = ["Audio"]
 
@@ -62,7 +63,8 @@ class Audio(Task):
 
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
-        root = data_dir / self.dataset_named(dataset).lower()
+        name = self.dataset_named(dataset)
+        root = first_folder([data_dir / name.lower(), data_dir / name])
         return Workload(
             ClipSamples(read_clips(root / "train")),
             ClipSamples(read_clips(root / "test")),

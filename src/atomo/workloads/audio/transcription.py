@@ -20,6 +20,7 @@ from atomo.workloads.audio.prompts import Prompt, read_prompts
 from atomo.workloads.audio.waves import coefficients
 from atomo.workloads.audio.word_errors import WORD_METRICS, WordErrors, require_jiwer
 from atomo.workloads.base import STORED, Batch, Metric, Samples, Task, Workload
+from atomo.workloads.lines import first_folder
 
 __all__ = ["Transcription"]
 
@@ -108,7 +109,8 @@ class Transcription(Task):
     def open(self, dataset: str, data_dir: Path, image_size: int | None = None) -> Workload:
         self.no_size(image_size)
         require_jiwer()
-        root = data_dir / self.dataset_named(dataset).lower()
+        name = self.dataset_named(dataset)
+        root = first_folder([data_dir / name.lower(), data_dir / name])
         train, test = (prompts_with_text(root / split) for split in ("train", "test"))
         alphabet = Alphabet(self.alphabet or Alphabet.of(entry.text for entry in train).characters)
         return Workload(

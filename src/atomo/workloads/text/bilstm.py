@@ -13,7 +13,6 @@ from atomo.workloads.text.vocabulary import PADDING
 __all__ = ["BiLSTM"]
 
 LAYERS = 2
-DROPOUT = 0.3
 SPREAD = 0.1  # standard deviation of the vectors of words that none is given for
 
 
@@ -24,14 +23,16 @@ class BiLSTM(Module):
     h and c are its last states in both directions, out the mean of its outputs over the words.
     """
 
-    def __init__(self, words: int, dimension: int, hidden: int, classes: int) -> None:
+    def __init__(
+        self, words: int, dimension: int, hidden: int, classes: int, dropout: float = 0.3
+    ) -> None:
         super().__init__()
         self.embedding = Embedding(words, dimension, padding_idx=PADDING)
         torch.nn.init.normal_(self.embedding.weight, std=SPREAD)
         self.lstm = LSTM(
-            dimension, hidden, LAYERS, batch_first=True, bidirectional=True, dropout=DROPOUT
+            dimension, hidden, LAYERS, batch_first=True, bidirectional=True, dropout=dropout
         )
-        self.dropout = Dropout(DROPOUT)
+        self.dropout = Dropout(dropout)
         self.head = Linear(3 * 2 * hidden, classes)
 
     def forward(

@@ -16,12 +16,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from atomo.errors import DataError
-from atomo.workloads.lines import line_error, quoted, read_lines
+from atomo.workloads.lines import first_folder, line_error, quoted, read_lines
 from atomo.workloads.text.tokens import Tokenise
 
 __all__ = ["CORPORA", "Sentences", "number_classes", "read_splits"]
 
 CORPUS: Final = "UIT-VSFC"
+FOLDERS: Final = (CORPUS, "_UIT-VSFC")  # the second is that of the published archive
 ANY: Final = "Sentences"  # in the same layout, in the data directory itself
 CORPORA: Final = (CORPUS, ANY)
 SENTENCES: Final = "sents.txt"
@@ -56,7 +57,7 @@ def read_splits(
         DataError: a folder or a file is missing or not text, a sentence is empty, or two files
             differ in length.
     """
-    root = data_dir / CORPUS if dataset == CORPUS else data_dir
+    root = first_folder([data_dir / name for name in FOLDERS]) if dataset == CORPUS else data_dir
     train, test = (
         read_split(root, names, labels, length, divide)
         for names in (("train", "Train"), ("test", "Test"))

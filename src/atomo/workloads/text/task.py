@@ -60,6 +60,8 @@ class Text(Task):
     """Numbers a word, where no vectors are given."""
     hidden: int = 128
     """Width of each LSTM in each direction."""
+    dropout: float = 0.3
+    """Share of numbers that training sets to zero, between the LSTMs and before the scores."""
     length: int = 256
     """The most words of a sentence."""
     least: int = 1
@@ -79,6 +81,8 @@ class Text(Task):
         for name in ("dimension", "hidden", "length", "least"):
             if not 1 <= getattr(self, name) <= 65_536:
                 raise ConfigError(f"text: {name} must be 1 to 65536, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"text: dropout must be 0 to below 1, got {self.dropout}")
 
     @classmethod
     def datasets(cls) -> tuple[str, ...]:
@@ -103,7 +107,7 @@ class Text(Task):
         self.network_named(name)
         path = data_dir / self.vectors
         dimension = dimension_of(path) if self.vectors else self.dimension
-        network = BiLSTM(len(vocabulary), dimension, self.hidden, classes)
+        network = BiLSTM(len(vocabulary), dimension, self.hidden, classes, self.dropout)
         network.embedding.sparse = self.sparse
         vectors = read_vectors(path, set(vocabulary.words)) if self.vectors else {}
         with torch.no_grad():

@@ -49,6 +49,7 @@ class Observation:
 
     now: datetime
     running: bool  # True if the job runs
+    unseen: bool  # True if the last look at the job failed: it may run
     code: int | None  # exit code of the job; None: it runs, or was not started
     withdrawn: bool  # True if a person has stopped it with `stop`
     lost: tuple[str, ...]  # hosts that the job had or has, and that are gone, or will go
@@ -99,6 +100,7 @@ def decide(view: Observation, rules: Limits) -> Decision:
     return (
         limits(view, rules)
         or (idle(view, rules) if view.outcome else None)
+        or (unseen(view, rules) if view.unseen else None)
         or (ended(view, rules) if view.code is not None and not view.outcome else None)
         or (stopped(view, rules) if not view.running else None)
         or changed(view)
@@ -133,6 +135,14 @@ def idle(view: Observation, rules: Limits) -> Decision:
     return Decision(Action.WAIT)
 
 
+def unseen(view: Observation, rules: Limits) -> Decision:
+    """Decides about a job that cannot be seen: it is neither started nor given new hosts."""
+    if overdue(view, rules):
+        why = f"nothing is seen training for {minutes(rules)} minutes"
+        return Decision(Action.FAIL, f"{why}: the folder of the jobs or results does not answer")
+    return unusable(view) or Decision(Action.WAIT)
+
+
 def overdue(view: Observation, rules: Limits) -> bool:
     """True if nothing has trained for `autostop` minutes."""
     return rules.autostop is not None and view.idle_for >= rules.autostop
@@ -161,12 +171,17 @@ def ended(view: Observation, rules: Limits) -> Decision:
 
 def changed(view: Observation) -> Decision | None:
     """Decides about hosts to end, and new hosts for the job."""
-    drop = Decision(Action.DROP, f"of no use: {', '.join(view.going)}") if view.going else None
+    drop = unusable(view)
     if drop and not view.drop_failed:
         return drop
     if view.running and view.joining:
         return Decision(Action.JOIN, f"ready: {', '.join(view.joining)}")
     return drop
+
+
+def unusable(view: Observation) -> Decision | None:
+    """Decides about hosts of no use."""
+    return Decision(Action.DROP, f"of no use: {', '.join(view.going)}") if view.going else None
 
 
 def stopped(view: Observation, rules: Limits) -> Decision | None:

@@ -9,14 +9,15 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, final
 
 from atomo_cluster.plain_files import append_plain
 
 __all__ = ["DONE", "FAILED", "JOB", "JOINED", "LAUNCHED", "LOST", "NOTE", "OVER", "READY",
-           "RESTART", "STARTED", "STOPPED", "WAITING", "Event", "EventLog", "folded", "idle_since",
-           "parsed", "since_last", "waits"]  # fmt: skip
+           "RESTART", "SEEN", "STARTED", "STOPPED", "UNSEEN", "WAITING", "Event", "EventLog",
+           "folded", "idle_since", "parsed", "since_last", "unseen_since", "waits"]  # fmt: skip
 
 JOB: Final = "job"  # a new job is handed over; later events belong to it
 STARTED: Final = "started"
@@ -29,6 +30,8 @@ RESTART: Final = "restart"  # the job is to be started again after a loss
 DONE: Final = "done"
 FAILED: Final = "failed"  # for good
 STOPPED: Final = "stopped"  # by a person
+UNSEEN: Final = "unseen"  # the folder of the jobs does not answer: nothing is seen training
+SEEN: Final = "seen"  # it answers again
 OVER: Final = "over"  # hosts are ordered to end
 NOTE: Final = "note"
 
@@ -74,8 +77,9 @@ class EventLog:
             sys.stderr.write(f"{self._path}: {error}: {text}\n")
 
     def note(self, text: str) -> None:
-        """Adds a note, unless the last event has the same text."""
-        if not self.events or self.events[-1].text != text:
+        """Adds a note, unless one of the notes since the last other event has the same text."""
+        latest = takewhile(lambda event: event.kind == NOTE, reversed(self.events))
+        if text not in [event.text for event in (*self.events[-1:], *latest)]:
             self.tell(NOTE, text)
 
     @property
@@ -105,6 +109,11 @@ class EventLog:
         return idle_since(self.of_job)
 
     @property
+    def unseen_since(self) -> datetime | None:
+        """The time since which the folder of the jobs does not answer; None: it does."""
+        return unseen_since(self.of_job)
+
+    @property
     def waits(self) -> list[Event]:
         """The failed requests for hosts since the last success."""
         return waits(self.of_job)
@@ -119,12 +128,24 @@ def since_last(events: Sequence[Event], *kinds: str) -> list[Event]:
 def idle_since(events: Sequence[Event]) -> datetime | None:
     """Returns the time at which a job last stopped training; None: it has started since.
 
-    A job that waits for hosts is idle, as one that has ended is.
+    A job that waits for hosts is idle, as one that has ended is. So is one that cannot be seen,
+    until it is seen again.
     """
-    ends = (JOB, RESTART, JOINED, DONE, FAILED, STOPPED)
-    latest = since_last(events, STARTED) or events
+    ends = (JOB, RESTART, JOINED, DONE, FAILED, STOPPED, UNSEEN)
+    first: Event | None = None
+    for event in since_last(events, STARTED) or events:
+        if event.kind == SEEN and first is not None and first.kind == UNSEEN:
+            first = None
+        elif event.kind in ends and first is None:
+            first = event
+    return None if first is None else datetime.fromisoformat(first.when)
+
+
+def unseen_since(events: Sequence[Event]) -> datetime | None:
+    """Returns the time since which the folder of the jobs does not answer; None: it does."""
+    latest = since_last(events, UNSEEN, SEEN, JOB)[:1]
     return next(
-        (datetime.fromisoformat(event.when) for event in latest if event.kind in ends), None
+        (datetime.fromisoformat(event.when) for event in latest if event.kind == UNSEEN), None
     )
 
 

@@ -23,6 +23,7 @@ from atomo_cluster.ec2.supervisor.accounts import Accounts
 from atomo_cluster.ec2.supervisor.background import Background, in_thread
 from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of, to_host
 from atomo_cluster.errors import CloudError, RemoteError
+from atomo_cluster.plain_files import is_plain, replace_plain
 
 __all__ = ["HostPool"]
 
@@ -148,7 +149,7 @@ class HostPool:
             with_replacements(run.aws, wanted), run.cluster.max_usd, now
         )
         before = {host.id for host in self.hosts}
-        self._settled.write_text(" ".join(before))
+        replace_plain(self._settled, " ".join(before))
         self.hosts = launch(run.aws, plan, None, run.say)
         self._accounts.record(self.hosts, now)  # one may end, and AWS not say so for long
         fresh = [host for host in self.hosts if host.id not in before]
@@ -231,5 +232,5 @@ class HostPool:
 
 
 def words_in(path: Path) -> list[str]:
-    """Returns the words of a file; none if there is no file."""
-    return path.read_text().split() if path.exists() else []
+    """Returns the words of a file; none if there is no file, or a link."""
+    return path.read_text().split() if is_plain(path) else []

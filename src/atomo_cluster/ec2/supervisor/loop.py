@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Protocol, final, runtime_checkable
 
 from atomo_cluster.ec2.aws.inventory import Instance
@@ -17,11 +17,14 @@ from atomo_cluster.ec2.supervisor.event_log import (
     JOINED,
     LAUNCHED,
     LOST,
+    NOTE,
     OVER,
     READY,
     RESTART,
+    SEEN,
     STARTED,
     STOPPED,
+    UNSEEN,
     WAITING,
     EventLog,
 )
@@ -81,6 +84,7 @@ class Store(Protocol):
 
 
 GONE: Final = "gone: "
+UNSEEN_AFTER: Final = timedelta(minutes=2)  # without a look at the job that succeeds
 QUICK: Final = (Action.RESTART, Action.DROP, Action.JOIN)  # another action follows at once
 
 
@@ -98,6 +102,7 @@ class Supervisor:
         self._backoff = Backoff(story.job, len(story.waits))
         self._refusal, self._affordable = "", True  # of the last request for hosts
         self._heeded: set[str] = set()  # hosts whose notice has ended the job
+        self._seen: datetime | None = None  # time of the last look at the job that succeeded
         self._acts: Final[dict[Action, Callable[[Decision, Observation], None]]] = {
             Action.WAIT: lambda decision, view: None,
             Action.START: self._start,
@@ -132,14 +137,16 @@ class Supervisor:
         return decision
 
     def _view(self) -> Observation:
-        now, story, crew, running = self._now(), self._story, self._crew, self._job.running
+        now, story, crew = self._now(), self._story, self._crew
+        running = self._see_job(now)
         self._look(now)
         bill = crew.bill(now)
         return Observation(
             now=now,
-            running=running,
-            code=None if running else self._job.code,
-            withdrawn=not running and self._job.withdrawn,
+            running=running is True,
+            unseen=running is None,
+            code=self._job.code if running is False else None,
+            withdrawn=running is False and self._job.withdrawn,
             lost=self._lost(),
             going=crew.going,
             ready=len(crew.ready),
@@ -155,12 +162,41 @@ class Supervisor:
             outcome=story.outcome,
             idle_since=None if running else story.idle_since,
             restarts=story.restarts,
-            safe=self._store.safe,
+            safe=self._is_safe(),
             released=self._released,
             usd=bill.usd,
             usd_per_hour=bill.usd_per_hour,
             fuse=crew.master().fuse,
         )
+
+    def _see_job(self, now: datetime) -> bool | None:
+        """Returns whether the job runs; None: its folder does not answer, and money is watched."""
+        try:
+            running = self._job.running
+        except (ClusterError, OSError) as error:
+            self._miss(now, str(error))
+            return None
+        self._seen = now
+        if self._story.unseen_since is not None:
+            self._story.tell(SEEN, "the folder of the jobs and results answers again")
+        return running
+
+    def _miss(self, now: datetime, error: str) -> None:
+        """Records a look that failed, once none has succeeded for UNSEEN_AFTER."""
+        self._seen = self._seen or now
+        story = self._story
+        if now - self._seen >= UNSEEN_AFTER and not story.unseen_since and not story.outcome:
+            story.tell(
+                UNSEEN, f"{error}, and nothing is seen training; money and autostop count on"
+            )
+
+    def _is_safe(self) -> bool:
+        """True if the results are stored; they are not if their folder does not answer."""
+        try:
+            return self._store.safe
+        except (ClusterError, OSError) as error:
+            self._story.note(f"{error}; results do not count as safe")
+            return False
 
     def _look(self, now: datetime) -> None:
         """Updates the hosts; while AWS does not answer money is watched all the same."""
@@ -247,9 +283,16 @@ class Supervisor:
                                   f"{due:%R} UTC")  # fmt: skip
 
     def _ended(self, kind: str, decision: Decision) -> None:
-        self._job.stop()
+        self._stop_job()
         self._story.tell(kind, decision.why)
         self._job.forget()
+
+    def _stop_job(self) -> None:
+        """Stops the job; a folder that hangs is no reason to go on paying for hosts."""
+        try:
+            self._job.stop()
+        except (ClusterError, OSError) as error:
+            self._story.note(f"the job was not stopped: {error}")
 
     def _release(self, decision: Decision, view: Observation) -> None:
         ids = self._crew.end((WORKER,))
@@ -258,8 +301,9 @@ class Supervisor:
             self._story.tell(OVER, f"{decision.why}; ordered to end: {', '.join(ids)}")
 
     def _end(self, decision: Decision, view: Observation) -> None:
-        self._job.stop()
-        if [event.kind for event in self._story.events[-1:]] != [OVER]:  # or AWS refused it
+        self._stop_job()
+        kinds = [event.kind for event in self._story.events if event.kind != NOTE]
+        if kinds[-1:] != [OVER]:  # or AWS refused it
             self._story.tell(OVER, f"{decision.why}; all hosts are ordered to end")
         self._store.finish()
         self._crew.end(tuple(reversed(ROLES)))

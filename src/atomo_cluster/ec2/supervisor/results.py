@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from typing import Final, final
 
 from atomo_cluster.ec2.aws.bucket import Bucket, StoredFile
@@ -16,7 +17,7 @@ __all__ = ["FETCHED", "LocalResults", "S3Results", "SyncRound", "out_folder"]
 
 FETCHED: Final = ".atomo/fetched"  # `fetch` touches it, once all is on the user's machine
 BETWEEN: Final = timedelta(seconds=60)
-LAST_S: Final = 240.0  # for the remaining files at the end: less than the margin to a limit
+LAST_S: Final = 160.0  # for the remaining files at the end: less than the margin to a limit
 TEMPORARY: Final = ".tmp"
 
 
@@ -89,10 +90,11 @@ class S3Results:
             raise CloudError(f"results: {last.error}")
 
     def finish(self) -> None:
-        """Stores all present results, as far as a few minutes allow."""
+        """Stores all present results, as far as LAST_S allows."""
+        end = monotonic() + LAST_S
         if self._thread is not None:
             self._thread.join(LAST_S)
-        self._begin().join(LAST_S)
+        self._begin().join(max(0.0, end - monotonic()))
 
     @property
     def safe(self) -> bool:

@@ -13,6 +13,7 @@ from atomo_cluster.ec2.supervisor.event_log import (
     folded,
     idle_since,
     since_last,
+    unseen_since,
     waits,
 )
 
@@ -28,6 +29,7 @@ class Summary:
     waiting_since: str | None  # since then AWS gives no new host
     requests: int  # the failed requests for hosts since then
     idle_since: str | None  # since then nothing trains
+    unseen_since: str | None  # since then the folder of the jobs does not answer
 
 
 def summary(events: Sequence[Event]) -> Summary:
@@ -35,11 +37,12 @@ def summary(events: Sequence[Event]) -> Summary:
     latest = since_last(events, JOB) or list(events)
     over = any(event.kind in OUTCOMES for event in latest)
     requests = [] if over else waits(latest)
-    idle = idle_since(latest)
+    idle, unseen = idle_since(latest), unseen_since(latest)
     return Summary(
         waiting_since=requests[0].when if requests else None,
         requests=len(requests),
         idle_since=idle.isoformat() if idle else None,
+        unseen_since=unseen.isoformat() if unseen else None,
     )
 
 
@@ -51,6 +54,12 @@ def story_lines(events: Sequence[Event], now: datetime) -> list[str]:
         lines.append(
             f"the supervisor has waited for hosts for {age(waiting.waiting_since, now)}: "
             f"{waiting.requests} requests failed"
+        )
+    if waiting.unseen_since:
+        lines.append(
+            "the folder of the jobs or results has not answered for "
+            f"{age(waiting.unseen_since, now)}: the supervisor cannot see the job; see whether its "
+            "file system hangs on the master"
         )
     if waiting.idle_since:
         lines.append(f"nothing has trained for {age(waiting.idle_since, now)}")

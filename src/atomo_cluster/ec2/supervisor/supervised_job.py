@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
@@ -21,7 +22,9 @@ from atomo_cluster.ec2.jobs.job import Job as Listed
 from atomo_cluster.ec2.jobs.quorum import fewest_hosts, fit_options, value_of
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.supervisor.handover import FOLDER
+from atomo_cluster.ec2.supervisor.results import out_folder
 from atomo_cluster.errors import RemoteError
+from atomo_cluster.plain_files import replace_plain
 
 __all__ = ["HOSTS", "SupervisedJob"]
 
@@ -42,9 +45,8 @@ class SupervisedJob:
     def __init__(self, cluster: Cluster, words: Sequence[str], home: Path) -> None:
         self._cluster, self._words, self._home = cluster, tuple(words), home
         self._hosts = home / FOLDER / HOSTS
-        self._number: int | None = next(
-            (job.number for job in self._listed() if job.state in LIVES), None
-        )  # a restarted supervisor adopts the running job
+        self._number: int | None = None
+        self._adopted = False  # a restarted supervisor adopts the running job at its first look
 
     @property
     def running(self) -> bool:
@@ -93,6 +95,7 @@ class SupervisedJob:
         if done.returncode not in (0, TAKEN):
             raise RemoteError(f"starting the job: {done.stderr.strip()}")
         self._number = int(started_job(done.stdout)[0]) if not done.returncode else None
+        self._adopted = True
 
     def stop(self, notified: bool = False) -> None:
         """Makes the job write a checkpoint and end, and kills it after a timeout.
@@ -125,19 +128,36 @@ class SupervisedJob:
         write_host_files(self._home / self._cluster.remote_dir, addresses)
         lines = [f"{address} # {host.id}\n" for address, host in zip(addresses, hosts, strict=True)]
         self._hosts.parent.mkdir(parents=True, exist_ok=True)
-        self._hosts.write_text("".join(lines))
+        replace_plain(self._hosts, "".join(lines))
 
     def forget(self) -> None:
         """Forgets the exit code, so that the job can be started again."""
-        self._number = None
+        self._number, self._adopted = None, True
 
     def _found(self) -> Listed | None:
-        if self._number is None:
+        """Returns the job as the folder of the jobs has it; None: it was not started.
+
+        Raises:
+            RemoteError: the folder does not answer, or has lost the job.
+        """
+        if self._adopted and self._number is None:
             return None
-        return next((job for job in self._listed() if job.number == self._number), None)
+        jobs = self._listed()
+        if not self._adopted:
+            living = (job.number for job in jobs if job.state in LIVES)
+            self._number, self._adopted = next(living, None), True
+        job = next((job for job in jobs if job.number == self._number), None)
+        if job is None and self._number is not None:
+            raise RemoteError(f"the folder of the jobs has no job {self._number}")
+        return job
 
     def _listed(self) -> list[Listed]:
-        return jobs_in(self._do("list").stdout)
+        with suppress(FileNotFoundError):  # a job that cannot write its results trains no more
+            out_folder(self._cluster, self._home).stat()
+        done = self._do("list")
+        if done.returncode:
+            raise RemoteError(f"the folder of the jobs: {done.stderr.strip()}")
+        return jobs_in(done.stdout)
 
     def _do(self, *words: str) -> "subprocess.CompletedProcess[str]":
         return self._call(job_command(self._cluster, words[0], *words[1:]))

@@ -23,6 +23,18 @@ def test_hours_without_capacity_are_a_line_and_their_length():
     assert lines[-1] == "nothing has trained for 0 h 5 min"
 
 
+def test_a_folder_that_does_not_answer_is_idle_time_until_it_answers():
+    events = [event(0, "job"), event(1, "started"), event(9, "unseen", "no answer")]
+    assert summary(events).unseen_since == summary(events).idle_since == events[-1].when
+    line, idle = story_lines(events, START + timedelta(minutes=20))[-2:]
+    assert line.startswith("the folder of the jobs or results has not answered for 0 h 11 min: ")
+    assert idle == "nothing has trained for 0 h 11 min"
+    seen = summary([*events, event(30, "seen")])
+    assert (seen.unseen_since, seen.idle_since) == (None, None)
+    lost = [*events[:2], event(5, "restart"), *events[2:], event(30, "seen")]
+    assert summary(lost).idle_since == lost[2].when  # nothing has trained since then
+
+
 def test_waits_end_with_new_hosts_and_with_the_job():
     events = [event(0, "job"), event(1, "started"), event(5, "waiting"), event(6, "launched")]
     assert summary(events).requests == 1  # they are not set up yet

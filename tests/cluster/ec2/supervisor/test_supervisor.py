@@ -18,8 +18,8 @@ START = datetime(2026, 1, 1, 22, tzinfo=timezone.utc)
 FUSE = START + timedelta(hours=8)
 RULES = Limits(max_usd=10.0, max_restarts=3, autostop=timedelta(minutes=30))
 CALM = Observation(
-    now=START, running=True, code=None, withdrawn=False, lost=(), going=(), ready=3, needed=2,
-    joining=(), missing=0, preparing=False, ask_at=None, refusal="", affordable=True,
+    now=START, running=True, unseen=False, code=None, withdrawn=False, lost=(), going=(), ready=3,
+    needed=2, joining=(), missing=0, preparing=False, ask_at=None, refusal="", affordable=True,
     start_failed=False, drop_failed=False, outcome="", idle_since=None, restarts=0, safe=False,
     released=False, usd=1.0, usd_per_hour=1.2, fuse=FUSE,
 )  # fmt: skip
@@ -27,6 +27,7 @@ OVER = {"running": False, "outcome": "done", "idle_since": START}
 LATE = {"now": START + timedelta(minutes=30)}
 LOSS = {"lost": ("i-1",), "ready": 2, "missing": 1}
 ALONE = {"running": False, "ready": 1, "missing": 2, "idle_since": START}  # the job needs two
+BLIND = {"running": False, "unseen": True, "idle_since": START}
 SOON = {"ask_at": START + timedelta(hours=1)}
 BROKE = {"affordable": False, "refusal": "the cluster may cost $11"}
 
@@ -66,6 +67,13 @@ BROKE = {"affordable": False, "refusal": "the cluster may cost $11"}
         (ALONE | LATE | {"missing": 0}, Action.FAIL),
         ({"running": False, "start_failed": True, "idle_since": START}, Action.START),
         ({"running": False, "start_failed": True, "idle_since": START} | LATE, Action.FAIL),
+        (BLIND, Action.WAIT),  # it may run: no second one is started
+        (BLIND | {"idle_since": None}, Action.WAIT),
+        (BLIND | LOSS, Action.WAIT),  # nor are hosts launched that nobody sees train
+        (BLIND | LOSS | {"going": ("i-1",)}, Action.DROP),
+        (BLIND | LATE, Action.FAIL),
+        (BLIND | {"usd": 9.9}, Action.END),
+        (BLIND | OVER | LATE, Action.RELEASE),
         (OVER, Action.WAIT),
         (OVER | {"safe": True}, Action.END),
         (OVER | LATE, Action.RELEASE),  # never the only copy of results

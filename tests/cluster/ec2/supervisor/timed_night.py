@@ -33,13 +33,15 @@ from cluster.ec2.support.cloud import Cloud, everything, write_cluster
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.ec2.jobs.quorum import fewest_hosts
+from atomo_cluster.ec2.supervisor import bounded
+from atomo_cluster.ec2.supervisor.bounded import BoundedJob
 from atomo_cluster.ec2.supervisor.decision import Limits
 from atomo_cluster.ec2.supervisor.event_log import EventLog
 from atomo_cluster.ec2.supervisor.host_pool import HostPool
 from atomo_cluster.ec2.supervisor.loop import QUICK, Supervisor
 
-__all__ = ["AUTOSTOP_M", "EVERY_M", "MAX_USD", "STEPS", "WORKERS", "Report", "spend", "table",
-           "timed"]  # fmt: skip
+__all__ = ["AUTOSTOP_M", "EVERY_M", "MAX_USD", "NIGHT", "STEPS", "WORKERS", "Folder", "Report",
+           "spend", "table", "timed"]  # fmt: skip
 
 EVERY_M, NIGHT_M, SETUP_M, START_M, CHECKPOINT_M = 4, 720, 8, 4, 12  # minutes
 AUTOSTOP_M: Final = 30
@@ -106,10 +108,40 @@ class Report:
     events: tuple[tuple[str, str], ...]
 
 
+NIGHT: Final = Limits(MAX_USD, 20, timedelta(minutes=AUTOSTOP_M))
+
+
+class Folder:
+    """A folder in which calls hang while `hung` says so."""
+
+    def __init__(self, hung: Callable[[], bool]) -> None:
+        self.hung = hung
+        self._calls: list[tuple[Callable[[], None], Future[None]]] = []
+
+    def call(self, act: Callable[[], None]) -> Future[None]:
+        """Calls at once, or once the folder answers again."""
+        future: Future[None] = Future()
+        self._calls.append((act, future))
+        self.answer()
+        return future
+
+    def answer(self) -> None:
+        """Completes the calls that have waited."""
+        if self.hung():
+            return
+        for act, future in self._calls:
+            done = at_once(act)
+            error = done.exception()
+            future.set_exception(error) if error else future.set_result(None)
+        self._calls.clear()
+
+
 class Night:
     """A night: a cluster, its supervisor, and an operator who extends it once."""
 
-    def __init__(self, ec2: Ec2, cloud: Cloud, folder: Path, clock: Clock, words: Sequence[str]):
+    def __init__(self, ec2: Ec2, cloud: Cloud, folder: Path, clock: Clock, words: Sequence[str],
+                 rules: Limits, hangs: range):  # fmt: skip
+        self.rules, self.jobs = rules, Folder(lambda: clock.minutes in hangs)
         self.ec2, self.clock, self.folder = ec2, clock, folder
         self.guests, self.job = Guests(cloud, clock, folder), NightJob(clock, words)
         self._tasks: list[tuple[int, Callable[[], None], Future[None]]] = []
@@ -122,9 +154,9 @@ class Night:
         assert self.ec2("launch", "--yes").code == 0
         self.pool: HostPool = host_pool_of(self.folder, sshless, self.guests.answers, self.later)
         story = EventLog(self.folder / "master" / "story.jsonl", self.clock.now)
-        rules = Limits(MAX_USD, 20, timedelta(minutes=AUTOSTOP_M))
+        job = BoundedJob(self.job, self.jobs.call)
         self.supervisor = Supervisor(
-            rules, self.job, self.pool, self.job, story, lambda: "", self.clock.now
+            self.rules, job, self.pool, self.job, story, lambda: "", self.clock.now
         )
         story.tell("job", "job night")
         self.story = story
@@ -182,7 +214,9 @@ class Night:
             self.guests.burn()
             self.happen()
             self.prepare_hosts()
-            self.job.train(lambda id: id in self.guests.alive() and id not in self.guests.hung)
+            self.jobs.answer()
+            if not self.jobs.hung():
+                self.job.train(lambda id: id in self.guests.alive() and id not in self.guests.hung)
             self._look()
             self.idle = [*self.idle[:-1], self.idle[-1] + EVERY_M] if not self.job.running else [
                 *self.idle, *([0] if self.idle[-1] else [])]  # fmt: skip
@@ -216,8 +250,12 @@ def nothing(*_: object) -> None:
     """Sets no guest up."""
 
 
-def timed(ec2: Ec2, cloud: Cloud, folder: Path, name: str, *words: str) -> Report:
-    """Spends a night with a job of these options, and returns its figures."""
+def timed(ec2: Ec2, cloud: Cloud, folder: Path, name: str, *words: str,
+          rules: Limits = NIGHT, hangs: range = range(0)) -> Report:  # fmt: skip
+    """Spends a night with a job of these options, and returns its figures.
+
+    `hangs` are the minutes in which the folder of the jobs does not answer.
+    """
     prepare(cloud, folder)
     for left in (
         *folder.glob("master/**/*"),
@@ -231,11 +269,12 @@ def timed(ec2: Ec2, cloud: Cloud, folder: Path, name: str, *words: str) -> Repor
                   n_workers=WORKERS, max_hours=MAX_HOURS, max_usd=MAX_USD, supervise=True,
                   availability_zone="us-east-1a", private_addresses=True)  # fmt: skip
     clock = Clock()
-    night = Night(ec2, cloud, folder, clock, words)
+    night = Night(ec2, cloud, folder, clock, words, rules, hangs)
     setup = patch.multiple(
         "atomo_cluster.ec2.supervisor.host_pool", bootstrap=nothing, run_commands=nothing
     )
-    with clock.everywhere(), night.guests.served(), setup:
+    bounds = patch.multiple(bounded, LOOK_S=0.0, STOP_S=0.0)
+    with clock.everywhere(), night.guests.served(), setup, bounds:
         return night.spend(name)
 
 

@@ -23,6 +23,7 @@ from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.hosts.delete_images import image_line
 from atomo_cluster.ec2.hosts.host_files import alias, host_records
 from atomo_cluster.ec2.hosts.host_keys import HostKeys
+from atomo_cluster.ec2.hosts.ssh import UNREACHED, host_label
 from atomo_cluster.ec2.images.baked import BakedImage, baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
@@ -162,6 +163,10 @@ def told(run: Run, hosts: list[Instance]) -> list[Event]:
     if not HostKeys(ssh, lambda host: set()).pinned(master)[0]:
         return []  # it was never set up from here
     answer = ssh.run(master, f"tail -n {LINES} {STORY}", timeout_s=ssh.connect_timeout_s + LOOK_S)
+    if answer.code == UNREACHED:
+        run.say(
+            f"the supervisor's events are not shown: {host_label(master)}: {answer.complaint()}"
+        )
     return parsed(answer.out)
 
 

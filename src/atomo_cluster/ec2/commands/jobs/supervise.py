@@ -8,6 +8,7 @@ from typing import Final
 from atomo_cluster.ec2.aws.bucket import Bucket
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_site, site_of
 from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.supervisor.bounded import BoundedJob, BoundedStore
 from atomo_cluster.ec2.supervisor.decision import Limits
 from atomo_cluster.ec2.supervisor.event_log import JOB, EventLog
 from atomo_cluster.ec2.supervisor.handover import FOLDER, STORY
@@ -44,11 +45,13 @@ def run(run: Run) -> int:
     public = (home / ".ssh/atomo_cluster.pub").read_text()
     Supervisor(
         Limits(cluster.max_usd, cluster.max_restarts, autostop),
-        SupervisedJob(cluster, run.options.passed_on, home),
+        BoundedJob(SupervisedJob(cluster, run.options.passed_on, home)),
         HostPool(run, home / ".atomo", public, site_of),
-        S3Results(cluster, home, Bucket(run.aws, cluster.results), home / STORY)
-        if cluster.results
-        else LocalResults(cluster, home),
+        BoundedStore(
+            S3Results(cluster, home, Bucket(run.aws, cluster.results), home / STORY)
+            if cluster.results
+            else LocalResults(cluster, home)
+        ),
         story,
         lambda: inner_network(run),
         now,

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
         TooFewWorkers,
         TransportError,
     )
-    from atomo.exchange.outer.optimizer import OuterSGD
+    from atomo.exchange.outer.optimizer import OuterSGD, OuterSign
     from atomo.hooks.accelerate import accelerate_hook
     from atomo.hooks.ddp import ddp_hook
     from atomo.hooks.fsdp import fsdp_hook
     from atomo.hooks.lightning import lightning_callback
     from atomo.hooks.local_steps import local_steps
     from atomo.hooks.optimizer import wrap_optimizer
-    from atomo.hooks.options import HookOptions
+    from atomo.hooks.options import HookOptions, LocalStepsOptions
     from atomo.hooks.published import add_parser_arguments, wrap_compress_optimizer
     from atomo.hooks.states.ddp_buckets import bucket_cap_mb_list
     from atomo.hooks.trainer import trainer_hook
@@ -67,8 +67,10 @@ __all__ = [
     "FrameError",
     "HookOptions",
     "Law",
+    "LocalStepsOptions",
     "Memory",
     "OuterSGD",
+    "OuterSign",
     "PeerLost",
     "ReplicasDiffer",
     "TooFewWorkers",
@@ -120,8 +122,8 @@ HOMES = {
         "atomo.errors",
     ),
     "Compression": "atomo.options.compression",
-    "HookOptions": "atomo.hooks.options",
-    "OuterSGD": "atomo.exchange.outer.optimizer",
+    **dict.fromkeys(("HookOptions", "LocalStepsOptions"), "atomo.hooks.options"),
+    **dict.fromkeys(("OuterSGD", "OuterSign"), "atomo.exchange.outer.optimizer"),
     "__version__": "atomo.core.distribution",
     "accelerate_hook": "atomo.hooks.accelerate",
     "bucket_cap_mb_list": "atomo.hooks.states.ddp_buckets",

@@ -31,7 +31,7 @@ def adamw(network: nn.Module) -> Optimizer:
 
 def replicas(
     size: int,
-    code: str,
+    code: str | None,
     body: Body,
     make: Callable[[nn.Module], Optimizer] = plain_sgd,
     build: Callable[[], nn.Module] = model,

@@ -11,7 +11,7 @@ from torch.optim import SGD
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.hooks.options import DEFAULTS, FSDPHookOptions, OptimizerOptions
+from atomo.hooks.options import DEFAULTS, LOCAL_DEFAULTS, FSDPHookOptions, OptimizerOptions
 from atomo.memory import Residual
 
 TYPES = get_type_hints(atomo.HookOptions)
@@ -22,29 +22,10 @@ OWN = {
     "lightning_callback": set(),
     "fsdp_hook": {"optimizer"},
     "wrap_optimizer": {"bucket_mb", "scaler", "collective"},
-    "local_steps": {
-        "every",
-        "outer",
-        "fragments",
-        "overlap",
-        "mix",
-        "outer_mean",
-        "bucket_mb",
-        "process_group",
-        "collective",
-    },
 }
 MISSING = {
     "fsdp_hook": {"hierarchical", "noise_damping"},
     "wrap_optimizer": {"momentum", "nesterov"},
-    "local_steps": {
-        "momentum",
-        "nesterov",
-        "noise_damping",
-        "recipe",
-        "steps_per_epoch",
-        "warmup_steps",
-    },
 }
 PAGE = Path(__file__).parents[2] / "docs" / "ddp.md"
 
@@ -55,8 +36,7 @@ def test_a_signature_lists_every_option_with_its_type_and_default(name):
     keywords = {p.name: p for p in parameters.values() if p.kind is p.KEYWORD_ONLY}
     assert set(keywords) == TYPES.keys() - MISSING.get(name, set()) | OWN[name]
     assert not any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    job = name in ("wrap_optimizer", "local_steps")
-    defaults = {**DEFAULTS, "timeout_s": 300.0} if job else {**DEFAULTS}
+    defaults = {**DEFAULTS, "timeout_s": 300.0} if name == "wrap_optimizer" else {**DEFAULTS}
     for option in keywords.keys() - OWN[name]:
         assert keywords[option].default == defaults[option]
         assert keywords[option].annotation == TYPES[option]
@@ -127,6 +107,34 @@ def test_the_page_has_a_row_for_each_option_with_its_default():
 
 def format_default(default: object) -> str:
     return f'"{default}"' if isinstance(default, str) else repr(default)
+
+
+LOCAL_OWN = {
+    "local_steps": {"process_group", "collective", "replicas"},
+}
+LOCAL_PAGE = PAGE.with_name("local-steps.md")
+
+
+@pytest.mark.parametrize("name", LOCAL_OWN)
+def test_a_signature_lists_every_option_of_local_steps(name):
+    types = get_type_hints(atomo.LocalStepsOptions)
+    parameters = inspect.signature(getattr(atomo, name)).parameters
+    keywords = {p.name: p for p in parameters.values() if p.kind is p.KEYWORD_ONLY}
+    assert set(keywords) == types.keys() | LOCAL_OWN[name]
+    for option in types:
+        assert keywords[option].default == {**DEFAULTS, **LOCAL_DEFAULTS}[option]
+        assert keywords[option].annotation == types[option]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'noise_damping'"):
+        getattr(atomo, name)(noise_damping=True)
+
+
+def test_options_of_local_steps_are_documented_with_their_defaults():
+    attributes = inspect.cleandoc(str(atomo.LocalStepsOptions.__doc__)).partition("Attributes:")[2]
+    own = LOCAL_DEFAULTS.keys() - {"timeout_s"} | {"recipe"}
+    assert set(re.findall(r"^ {4}(\w+): ", attributes, re.M)) == own
+    rows = dict(re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", LOCAL_PAGE.read_text(), re.M))
+    defaults = {**DEFAULTS, **LOCAL_DEFAULTS}
+    assert {name: rows[name] for name in own} == {n: format_default(defaults[n]) for n in own}
 
 
 def test_options_of_one_function_are_options_of_hooks():

@@ -9,7 +9,6 @@ from hooks.local_ranks import adamw, anchor_of, one_step, plain_sgd, replicas, s
 from hooks.loops import batch, flat, model
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Adam
 from torch.optim.lr_scheduler import StepLR
 
@@ -47,8 +46,12 @@ def test_a_difference_that_is_not_finite_reaches_no_memory(code):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"every": 6}, {"every": 6, "fragments": 2, "overlap": 2, "mix": 0.25}],
-    ids=["diloco", "streaming"],
+    [
+        {"every": 6},
+        {"every": 6, "fragments": 2, "overlap": 2, "mix": 0.25},
+        {"every": 6, "overlap": "round"},
+    ],
+    ids=["diloco", "streaming", "late"],
 )
 def test_a_resume_in_the_middle_of_a_round_is_bit_identical(settings):
     """The states are of step 8; with overlap, the exchange of a fragment is in flight then."""
@@ -75,7 +78,10 @@ def test_a_resume_in_the_middle_of_a_round_is_bit_identical(settings):
         assert anchor_of(again[rank], second[rank]).equal(anchor_of(whole[rank], first[rank]))
 
 
-@pytest.mark.parametrize("settings", [{"every": 4}, {"every": 4, "fragments": 2, "overlap": 1}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"every": 4}, {"every": 4, "fragments": 2, "overlap": 1}, {"every": 4, "overlap": "round"}],
+)
 def test_another_number_of_ranks_begins_at_the_anchor(settings):
     gathered: list[Any] = []
     anchors: list[Tensor] = []
@@ -93,14 +99,14 @@ def test_another_number_of_ranks_begins_at_the_anchor(settings):
     def one_step_without_training(optimizer: Any) -> None:
         """Brings the step of what is in flight into the anchor."""
         if gathered[0]["in_flight"]:
-            optimizer._begin_at_anchor()
+            optimizer._replica._begin_at_anchor()
 
     replicas(2, "topk(ratio=0.2)", save, **settings)
 
     def load(rank: int, network: nn.Module, optimizer: Any) -> None:
         optimizer.load_state_dict(copy.deepcopy(gathered[0]))
         assert flat(network).equal(anchors[0])
-        assert optimizer.steps == (8 if "overlap" in settings else 4)
+        assert optimizer.steps == (8 if "fragments" in settings else 4)
         memories = optimizer.exchange.state_dict()["memories"][str(rank)]
         sums.append(torch.cat([memories[name].flatten() for name in sorted(memories)]))
         steps(3, 16, optimizer.steps)(rank, network, optimizer)
@@ -112,7 +118,7 @@ def test_another_number_of_ranks_begins_at_the_anchor(settings):
         for rank in ("0", "1")
     )
     torch.testing.assert_close(torch.stack(sums).sum(0), expected)
-    assert settings.get("fragments") or flat(networks[2]).equal(flat(networks[0]))
+    assert "overlap" in settings or flat(networks[2]).equal(flat(networks[0]))
 
 
 def test_a_scaler_skips_steps_that_are_not_counted():
@@ -172,10 +178,24 @@ def test_a_closure_is_a_step():
         ({"every": 0}, "every must be a whole number from 1, got 0"),
         ({"every": 7, "fragments": 2}, "every=7 must be a multiple of fragments=2"),
         ({"every": 6, "fragments": 2, "overlap": 3}, "overlap=3 must be below every/fragments = 3"),
+        ({"overlap": "all"}, "overlap must be a whole number from 0, got 'all'"),
+        ({"overlap": "round", "mix": 0.5}, "needs fragments=1 and mix=0.*got fragments=1, mix=0.5"),
+        ({"every": 4, "fragments": 2, "overlap": "round"}, "whole round needs fragments=1"),
+        ({"every": {0: 1, 5: 3, 10: 4}}, "5 steps from step 5 to step 10 are no whole number"),
+        ({"every": {1: 4}}, r"steps must increase from 0, got \[1\]"),
+        ({"every": "0: 1, 5: 3"}, "every: cannot read '0: 1, 5: 3'; write 'STEP: EVERY"),
+        ({"every": "0: 1; 6: 3", "overlap": 1}, "overlap=1 must be below every/fragments = 1"),
+        ({"every": 4, "fragments": [["0.*"]]}, "no pattern has parameter 2.weight: add"),
+        ({"every": 4, "fragments": [["*"], ["0.*"]]}, r"no parameter is left for \['0.\*'\]"),
+        ({"every": 4, "fragments": ["0.*"]}, "fragments must be a number, or lists of patterns"),
+        ({"transform": "fft"}, "unknown transform 'fft'.*none, dct"),
+        ({"recipe": "dilco"}, "unknown recipe 'dilco'; did you mean 'diloco'"),
+        ({"recipe": 3}, "recipe must be a name, got 3 of type int"),
+        ({"outer": "sign(lr=-1)"}, "lr must be a number from 0 and finite, got -1.0"),
         ({"mix": 1.5}, r"mix must be a number in \[0, 1\], got 1.5"),
         ({"mix": -0.1}, r"mix must be a number in \[0, 1\], got -0.1"),
         ({"fragments": 5}, "fragments=5 is above the number of parameters that train, 4"),
-        ({"outer": "adam(lr=1)"}, "unknown outer optimizer 'adam'.*sgd, auto"),
+        ({"outer": "adam(lr=1)"}, "unknown outer optimizer 'adam'.*sgd, sign, auto"),
         ({"outer": "sgd(rate=1)"}, "unknown setting 'rate'.*lr, momentum, nesterov"),
         ({"outer": "sgd(lr=0)"}, "lr must be above 0 and finite, got 0"),
         ({"outer": "sgd(lr=1, momentum=1)"}, r"momentum must be in \[0, 1\), got 1"),
@@ -240,9 +260,3 @@ def test_the_default_outer_optimizer_is_printed_once_with_its_effective_rate(cap
     _, optimizers = replicas(2, "topk", steps(2, 1), every=100, outer="auto")
     assert optimizers[1].outer == OuterSGD(1.0, 0.0, nesterov=False)
     assert "effective rate 1\n" in capfd.readouterr().err
-
-
-def test_a_model_in_ddp_is_refused(monkeypatch):
-    monkeypatch.setattr(DistributedDataParallel, "__init__", nn.Module.__init__)
-    with pytest.raises(ConfigError, match="averages the gradients of each step"):
-        atomo.local_steps(DistributedDataParallel(), plain_sgd(model()), "sgd")

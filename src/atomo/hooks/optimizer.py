@@ -33,7 +33,7 @@ from atomo.hooks.replicas import replicate
 from atomo.hooks.resolve_options import config_of
 from atomo.options.grouping import megabytes
 
-__all__ = ["AveragedOptimizer", "wrap_optimizer"]
+__all__ = ["JOB_TIMEOUT_S", "AveragedOptimizer", "stepped_by", "wrap_optimizer"]
 
 JOB_TIMEOUT_S: Final = 300.0
 ADVICE: Final = "memory='auto' moves it into the memory, which applies it before the codec"
@@ -233,7 +233,18 @@ class AveragedOptimizer(Optimizer):
 
 
 def trained(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Returns the parameters that an optimizer steps, by their names in the model."""
+    """Returns the parameters that an optimizer steps, none of which is sharded, by name."""
+    parameters = stepped_by(optimizer, model)
+    check_whole(parameters)
+    return parameters
+
+
+def stepped_by(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """Returns the parameters that an optimizer steps, by their names in the model.
+
+    Raises:
+        ConfigError: the optimizer has parameters that are not the model's.
+    """
     stepped = {p for group in optimizer.param_groups for p in group["params"] if p.requires_grad}
     parameters: dict[str, Tensor] = {n: p for n, p in model.named_parameters() if p in stepped}
     if len(parameters) < len(stepped):
@@ -241,7 +252,6 @@ def trained(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
             f"{len(stepped) - len(parameters)} of the optimizer's {len(stepped)} parameters are "
             "not the model's"
         )
-    check_whole(parameters)
     return parameters
 
 

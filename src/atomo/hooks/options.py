@@ -6,16 +6,21 @@ from functools import wraps
 from typing import Any, Final, ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from atomo.core.names import nearest
+from atomo.exchange.outer.fragments import Fragments
+from atomo.exchange.outer.optimizer import Outer
+from atomo.exchange.outer.rounds import Every
 from atomo.memory import Memory
 from atomo.options.compression import Compression
 
 __all__ = [
     "DEFAULTS",
+    "LOCAL_DEFAULTS",
     "CommonOptions",
     "FSDPHookOptions",
     "HookOptions",
     "LocalStepsOptions",
     "OptimizerOptions",
+    "RoundOptions",
     "takes_options",
 ]
 
@@ -35,10 +40,51 @@ class ExchangeOptions(TypedDict, total=False):
     timeout_s: float | None
 
 
-class LocalStepsOptions(ExchangeOptions, total=False):
-    """The options of `local_steps`; `HookOptions` documents each. A step is a round there."""
+class RoundOptions(ExchangeOptions, total=False):
+    """The options of hooks that local steps have too; a step is a round there."""
 
     hierarchical: str | int
+
+
+class LocalStepsOptions(RoundOptions, total=False):
+    """Keyword options of `local_steps` and of its counterparts for frameworks.
+
+        options: atomo.LocalStepsOptions = {"every": 30, "outer": "auto"}
+        optimizer = atomo.local_steps(model, optimizer, "topk(ratio=0.01)", **options)
+
+    `HookOptions` documents the others: `memory`, `code_schedule`, `dense_below`, `dense_steps`,
+    `hierarchical`, `seed`, `compression` and `timeout_s`, where a step is a round. All ranks must
+    pass the same values.
+
+    Attributes:
+        every: the number of steps in a round, or the numbers by steps: {0: 1, 1000: 30}, or
+            "0: 1; 1000: 30", averages each of the first 1000 steps.
+        outer: the outer optimizer, as a specification, an `atomo.OuterSGD` or `atomo.OuterSign`;
+            "auto": a default by `every`, the number of ranks and the memory, which rank 0 prints.
+        fragments: the number of parts of the model, or a list of patterns of parameter names for
+            each part; one is exchanged every `every / fragments` steps.
+        overlap: the number of steps during which the exchange of a fragment continues in the
+            background; "round": the mean of a round is applied one round late.
+        mix: the weight of a replica's own weights in those that it continues from, from 0 to 1;
+            "unsent": a replica keeps its own weights where nothing was sent.
+        outer_mean: "workers": the mean of an entry is over all ranks; "senders": over the ranks
+            that sent the entry, as in public code of SparseLoCo.
+        transform: "dct": codecs and memories have the cosine transform of tiles of the differences,
+            as in DeMo; "none": the differences.
+        recipe: the name of a published method, such as "diloco", for all of these, the codec and
+            the memory; options that are given go before those of the recipe.
+        bucket_mb: the size of a bucket, in MB.
+    """
+
+    every: Every
+    outer: str | Outer
+    fragments: Fragments
+    overlap: int | str
+    mix: float | str
+    outer_mean: str
+    transform: str
+    recipe: str
+    bucket_mb: float
 
 
 class CommonOptions(ExchangeOptions, total=False):
@@ -126,6 +172,19 @@ DEFAULTS: Final[HookOptions] = {
     "timeout_s": None,
 }
 """The defaults, in the order in which signatures list the options."""
+
+LOCAL_DEFAULTS: Final[LocalStepsOptions] = {
+    "every": 30,
+    "outer": "sgd(lr=0.7, momentum=0.9, nesterov=yes)",
+    "fragments": 1,
+    "overlap": 0,
+    "mix": 0.0,
+    "outer_mean": "workers",
+    "transform": "none",
+    "bucket_mb": 4.0,
+    "timeout_s": 300.0,
+}
+"""The defaults of local steps that differ from those of hooks."""
 
 
 def takes_options(kind: type, **defaults: object) -> Callable[[Callable[P, T]], Callable[P, T]]:

@@ -1,5 +1,7 @@
 """Broadcast of the initial weights."""
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -7,7 +9,7 @@ from torch import Tensor, nn
 from atomo.errors import FrameError
 from atomo.exchange.collectives.collective import Collective
 
-__all__ = ["replicate"]
+__all__ = ["replicate", "replicate_tensors"]
 
 
 def replicate(model: nn.Module, collective: Collective) -> None:
@@ -16,10 +18,19 @@ def replicate(model: nn.Module, collective: Collective) -> None:
     Raises:
         FrameError: a tensor has another size on rank 0.
     """
-    with torch.no_grad():
-        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-            if tensor.numel():
-                copy_first(tensor.detach(), collective, f"the weights of {name}")
+    replicate_tensors([*model.named_parameters(), *model.named_buffers()], collective)
+
+
+@torch.no_grad()
+def replicate_tensors(named: Iterable[tuple[str, Tensor]], collective: Collective) -> None:
+    """Copies named tensors of rank 0 to every rank, bit for bit.
+
+    Raises:
+        FrameError: a tensor has another size on rank 0.
+    """
+    for name, tensor in named:
+        if tensor.numel():
+            copy_first(tensor.detach(), collective, f"the weights of {name}")
 
 
 def copy_first(tensor: Tensor, collective: Collective, label: str) -> None:

@@ -10,7 +10,7 @@ from atomo.hooks.adapter.chunks import DensePolicy
 from atomo.hooks.code_spec import parse_code
 from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.option_checks import check_options, host_rule
-from atomo.hooks.options import DEFAULTS, CommonOptions, HookOptions, LocalStepsOptions
+from atomo.hooks.options import DEFAULTS, CommonOptions, HookOptions, RoundOptions
 from atomo.hooks.states.own_memory import momentum_of
 from atomo.options.recipes import RECIPES
 from atomo.options.schedule import phases, warm_up_schedule
@@ -22,7 +22,7 @@ STAGES: Final = 4  # of a warm-up: DGC's published epochs
 
 def config_of(
     code: str | Codec[Any] | None,
-    options: CommonOptions | LocalStepsOptions,
+    options: CommonOptions | RoundOptions,
     *,
     skips: bool = False,
     bucket_mb: float = 0.0,

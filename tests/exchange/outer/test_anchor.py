@@ -8,8 +8,9 @@ from torch import nn
 from torch.optim import SGD
 
 from atomo.exchange.outer.anchor import Anchor
+from atomo.exchange.outer.fragments import split_fragments
 from atomo.exchange.outer.optimizer import OuterSGD, automatic_outer, parse_outer
-from atomo.exchange.outer.rounds import Rounds, split_fragments
+from atomo.exchange.outer.rounds import Rounds
 
 
 @pytest.mark.parametrize("outer", [

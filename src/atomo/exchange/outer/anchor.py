@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from atomo.errors import CheckpointError
-from atomo.exchange.outer.optimizer import OuterSGD
+from atomo.exchange.outer.optimizer import Outer
+from atomo.exchange.outer.rounds import UNSENT
 
 __all__ = ["Anchor"]
 
@@ -23,7 +24,12 @@ class Anchor:
     """
 
     def __init__(
-        self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], outer: OuterSGD
+        self,
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        outer: Outer,
+        *,
+        late: bool = False,
     ) -> None:
         """Makes an anchor at the present weights.
 
@@ -31,6 +37,7 @@ class Anchor:
             parameters: the parameters that are exchanged, by name.
             buffers: the floating-point buffers of the model, by name.
             outer: the optimizer that steps the anchor.
+            late: True if the mean of a round is applied one round late.
         """
         self.outer = outer
         self._parameters, self._buffers = parameters, buffers
@@ -38,24 +45,31 @@ class Anchor:
             name: copy_of(tensor, torch.float32) for name, tensor in parameters.items()
         }
         self._averaged = {name: copy_of(tensor) for name, tensor in buffers.items()}
+        # With `late`, a replica begins a round at its own weights, not at the anchor.
+        self._starts = copies(parameters) if late else {}
         self._momentum: dict[str, Tensor] = {}
         if outer.momentum:
             self._momentum = {n: torch.zeros_like(tensor) for n, tensor in self._weights.items()}
 
     @torch.no_grad()
     def difference(self, name: str) -> Tensor:
-        """Returns anchor - weights of a parameter, in float32."""
+        """Returns the weights at the beginning of the round - weights of a parameter, in float32.
+
+        These are the anchor as the model has it, or, if means are applied one round late, the
+        weights of this replica.
+        """
         parameter = self._parameters[name].detach()
-        start = self._weights[name].to(parameter.dtype)
+        start = self._starts[name] if self._starts else self._weights[name].to(parameter.dtype)
         return torch.sub(start.float(), parameter.float())
 
     @torch.no_grad()
-    def step(self, means: Mapping[str, Tensor], mix: float, *, exact: bool = False) -> None:
+    def step(self, means: Mapping[str, Tensor], mix: float | str, *, exact: bool = False) -> None:
         """Takes an outer step, from which the replica continues.
 
         Args:
             means: the mean differences, by parameter name.
-            mix: the weight of the replica's own weights in those that it continues from.
+            mix: the weight of the replica's own weights in those that it continues from; "unsent":
+                its own weights where the mean is zero.
             exact: True if the weights of this replica, before they are replaced, are the mean. A
                 difference in float32 does not always lead back to the weights.
         """
@@ -65,7 +79,30 @@ class Anchor:
                 anchor.copy_(parameter)
             else:
                 self.outer.step(anchor, self._momentum.get(name), mean)
-            parameter.copy_(torch.lerp(anchor, parameter.float(), mix) if mix else anchor)
+            parameter.copy_(mixed(anchor, parameter, mean, mix))
+
+    @torch.no_grad()
+    def step_late(
+        self, means: Mapping[str, Tensor], changes: Mapping[str, Tensor], *, exact: bool = False
+    ) -> None:
+        """Takes the outer step of the round before the last, and keeps the last round.
+
+        The replica continues from the new anchor plus the change of its own last round, whose mean
+        is not known yet. So no step is lost, and each difference reaches the anchor once.
+
+        Args:
+            means: the mean differences of the round before the last; none in the first round.
+            changes: the differences of this replica in the last round, by parameter name.
+            exact: as in `step`.
+        """
+        for name, start in self._starts.items():
+            parameter, anchor = self._parameters[name].detach(), self._weights[name]
+            if exact and name in means:
+                anchor.copy_(start)
+            elif name in means:
+                self.outer.step(anchor, self._momentum.get(name), means[name])
+                parameter.copy_(anchor - changes[name])
+            start.copy_(parameter)
 
     def keep_buffers(self) -> None:
         """Copies the buffers of the model, after they were averaged."""
@@ -77,6 +114,12 @@ class Anchor:
         """Puts the anchor and the averaged buffers into the model."""
         for name, tensor in (self._weights | self._averaged).items():
             self._target(name).copy_(tensor)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Begins a round at the present weights, if means are applied one round late."""
+        for name, start in self._starts.items():
+            start.copy_(self._parameters[name])
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
@@ -93,11 +136,12 @@ class Anchor:
 
     def state_dict(self) -> dict[str, dict[str, Tensor]]:
         """Returns copies of the weights, the momentum and the buffers, by name."""
-        return {
-            "weights": copies(self._weights),
-            "momentum": copies(self._momentum),
-            "buffers": copies(self._averaged),
-        }
+        return {part: copies(tensors) for part, tensors in self._parts.items()}
+
+    @property
+    def _parts(self) -> dict[str, dict[str, Tensor]]:
+        parts = {"weights": self._weights, "momentum": self._momentum, "buffers": self._averaged}
+        return parts | {"starts": self._starts} if self._starts else parts
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replaces the anchor by a state of `state_dict`.
@@ -105,7 +149,7 @@ class Anchor:
         Raises:
             CheckpointError: the state belongs to another model, or lacks the momentum.
         """
-        parts = {"weights": self._weights, "momentum": self._momentum, "buffers": self._averaged}
+        parts = self._parts
         for part, tensors in parts.items():
             check_part(part, state.get(part, {}), tensors)
         for part, tensors in parts.items():
@@ -116,6 +160,13 @@ class Anchor:
         """Returns the tensor of the model with this name."""
         source = self._parameters if name in self._parameters else self._buffers
         return source[name].detach()
+
+
+def mixed(anchor: Tensor, parameter: Tensor, mean: Tensor, mix: float | str) -> Tensor:
+    """Returns the weights that a replica continues from."""
+    if mix == UNSENT:
+        return torch.where(mean.eq(0), parameter.float(), anchor)
+    return torch.lerp(anchor, parameter.float(), float(mix)) if mix else anchor
 
 
 def copy_of(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

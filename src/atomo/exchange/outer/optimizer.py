@@ -1,6 +1,7 @@
-"""The outer optimizer of local steps: SGD on the anchor, with the mean difference as gradient.
+"""The outer optimizers of local steps: steps of the anchor, with the mean difference as gradient.
 
-Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023.
+Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models", 2023; Peng,
+Quesnelle and Kingma, "DeMo: Decoupled Momentum Optimization", 2024.
 """
 
 import math
@@ -8,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 from types import MappingProxyType
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -17,7 +18,7 @@ from atomo.codecs.spec import read_call
 from atomo.core.names import described, nearest, truth
 from atomo.errors import ConfigError
 
-__all__ = ["AUTO", "OuterSGD", "automatic_outer", "parse_outer"]
+__all__ = ["AUTO", "Outer", "OuterSGD", "OuterSign", "automatic_outer", "parse_outer"]
 
 AUTO: Final = "auto"
 MOMENTUM: Final = 0.9
@@ -112,18 +113,76 @@ class OuterSGD:
         return f"sgd(lr={self.lr}, momentum={self.momentum}, nesterov={nesterov})"
 
 
-def parse_outer(outer: str | OuterSGD) -> OuterSGD:
+@final
+@dataclass(frozen=True)
+class OuterSign:
+    """Steps of one size, in the direction of the sign of each mean difference, as DeMo has them.
+
+    Attributes:
+        lr: the size of a step; None: the learning rate of the inner optimizer, with its schedule.
+        weight_decay: the decoupled weight decay.
+    """
+
+    lr: float | None = None
+    weight_decay: float = 0.0
+
+    momentum: ClassVar[float] = 0.0
+    averages: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name, value in (("lr", self.lr), ("weight_decay", self.weight_decay)):
+            number = isinstance(value, Real) and not isinstance(value, bool)
+            if not (number and 0 <= value < math.inf) and (name, value) != ("lr", None):  # type: ignore[operator]
+                raise ConfigError(
+                    f"outer: {name} must be a number from 0 and finite, got {described(value)}"
+                )
+
+    @property
+    def about(self) -> str:
+        """The optimizer in words."""
+        return f"{self}, steps of one size"
+
+    def step(
+        self,
+        anchor: Float[Tensor, "..."],
+        momentum: Float[Tensor, "..."] | None,
+        mean: Float[Tensor, "..."],
+    ) -> None:
+        """Takes a step, in place; arguments as of `OuterSGD.step`, without momentum."""
+        del momentum
+        rate = self.lr or 0.0
+        anchor.mul_(1 - rate * self.weight_decay).sub_(mean.sign(), alpha=rate)
+
+    def __str__(self) -> str:
+        settings = [] if self.lr is None else [f"lr={self.lr}"]
+        settings += [f"weight_decay={self.weight_decay}"] if self.weight_decay else []
+        return f"sign({', '.join(settings)})" if settings else "sign"
+
+
+Outer = OuterSGD | OuterSign
+DEFAULTS: Final[Mapping[str, tuple[type[Outer], Mapping[str, object]]]] = MappingProxyType(
+    {
+        "sgd": (OuterSGD, MappingProxyType({"lr": 1.0, "momentum": 0.0, "nesterov": False})),
+        "sign": (OuterSign, MappingProxyType({"lr": None, "weight_decay": 0.0})),
+    }
+)
+"""The outer optimizers by name, with the settings of a specification that has none."""
+
+
+def parse_outer(outer: str | Outer) -> Outer:
     """Returns the outer optimizer that a specification names. Settings have torch's defaults.
 
     >>> parse_outer("sgd(lr=0.7, momentum=0.9, nesterov=yes)")
     OuterSGD(lr=0.7, momentum=0.9, nesterov=True)
     >>> parse_outer("sgd(lr=1)")
     OuterSGD(lr=1.0, momentum=0.0, nesterov=False)
+    >>> parse_outer("sign(weight_decay=0.1)")
+    OuterSign(lr=None, weight_decay=0.1)
 
     Raises:
         ConfigError: it is no specification, another optimizer, or a value is out of range.
     """
-    if isinstance(outer, OuterSGD):
+    if isinstance(outer, Outer):
         return outer
     if not isinstance(outer, str):
         raise ConfigError(
@@ -131,14 +190,14 @@ def parse_outer(outer: str | OuterSGD) -> OuterSGD:
             f"nesterov=yes)', or an atomo.OuterSGD, got {described(outer)}"
         )
     name, settings = read_call(outer)
-    if name.lower() != "sgd":
-        raise ConfigError(f"unknown outer optimizer {name!r}; {nearest(name, ['sgd', AUTO])}")
-    defaults = {"lr": 1.0, "momentum": 0.0, "nesterov": False}
+    if name.lower() not in DEFAULTS:
+        raise ConfigError(f"unknown outer optimizer {name!r}; {nearest(name, [*DEFAULTS, AUTO])}")
+    kind, defaults = DEFAULTS[name.lower()]
     for key in settings:
         if key not in defaults:
             raise ConfigError(f"outer: unknown setting {key!r}; {nearest(key, defaults)}")
     # `described` names the value if the constructor refuses its type.
-    return OuterSGD(**{**defaults, **{key: plain(value) for key, value in settings.items()}})  # type: ignore[arg-type]
+    return kind(**{**defaults, **{key: plain(value) for key, value in settings.items()}})  # type: ignore[arg-type]
 
 
 def plain(value: object) -> object:

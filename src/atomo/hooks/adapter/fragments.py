@@ -50,6 +50,11 @@ class FragmentExchange:
             firsts.append(firsts[-1] + len(buckets))
         self._firsts = firsts  # the number of the first bucket of each fragment
 
+    @property
+    def names(self) -> list[list[str]]:
+        """The names of the parameters of each fragment."""
+        return [[name for bucket in buckets for name in bucket] for buckets in self._fragments]
+
     def begin(self, fragment: int, difference: Callable[[str], Tensor]) -> None:
         """Begins to average the differences of a fragment, in background threads.
 

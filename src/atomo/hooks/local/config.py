@@ -30,10 +30,10 @@ TRANSFORMS: Final = ("none", DCT)
 @final
 @dataclass(frozen=True)
 class LocalConfig:
-    """How replicas take local steps, the same on all ranks."""
+    """Configuration of local steps, the same on all ranks."""
 
     hook: HookConfig
-    """How differences are averaged."""
+    """The average of differences."""
     rounds: Rounds
     fragments: Fragments
     outer: Outer | None

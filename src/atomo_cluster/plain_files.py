@@ -10,9 +10,12 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Final
 
-__all__ = ["append_plain", "is_plain", "replace_plain"]
+__all__ = ["READABLE", "append_plain", "is_plain", "open_plain", "replace_plain"]
 
-APPEND: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+READABLE: Final = 0o644  # by everybody, such as the users of the published scripts
+NO_LINK: Final = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+APPEND: Final = os.O_RDWR | os.O_APPEND | NO_LINK
+AFRESH: Final = os.O_WRONLY | os.O_TRUNC | NO_LINK
 
 
 def replace_plain(path: Path, text: str, mode: int = 0o600) -> None:
@@ -39,6 +42,15 @@ def append_plain(path: Path) -> BufferedWriter:
         OSError: the file cannot be opened, or is a link.
     """
     return os.fdopen(os.open(path, APPEND, 0o666), "ab")
+
+
+def open_plain(path: Path) -> BufferedWriter:
+    """Opens a file to write it from its start, such as the log of a process.
+
+    Raises:
+        OSError: the file cannot be opened, or is a link.
+    """
+    return os.fdopen(os.open(path, AFRESH, 0o666), "wb")
 
 
 def is_plain(path: Path) -> bool:

@@ -16,7 +16,8 @@ PACKAGE = Path(atomo_cluster.__file__).parent
 LIBRARY = Path(atomo.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 # A package may import those before it.
-ALONE = {"virtual": ["errors", "visible"]}  # runs where there is nothing but a Python
+# Virtual hosts have nothing but a Python.
+ALONE = {"virtual": ["errors", "visible", "plain_files"]}
 ORDER = ["__init__", "errors", "names", "visible", "plain_files", "arguments", "program", "ec2"]
 # The same within the commands for EC2; `__main__` and `cli` are the entry.
 EC2_ORDER = ["__init__", "settings", "aws", "invocation", "hosts", "places", "images", "money",

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from atomo_cluster.errors import Refused
+from atomo_cluster.plain_files import READABLE, replace_plain
 from atomo_cluster.virtual.programs import find, run
 from atomo_cluster.virtual.spec import ClusterFolder, VirtualCluster
 
@@ -70,28 +71,28 @@ def write_files(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> 
     for host in cluster.hosts:
         home = place.of(host.name)
         text = SSHD.format(port=SSH_PORT, address=host.address, home=home, ssh=place.ssh, venv=venv)
-        (home / "sshd_config").write_text(text)
+        replace_plain(home / "sshd_config", text)
 
 
 def write_hosts(place: ClusterFolder, cluster: VirtualCluster) -> None:
     """Writes the host lists: for run_pytorch.sh, and for name lookups."""
     addresses = "".join(f"{host.address}\n" for host in cluster.hosts)
     head = f"# The virtual cluster {place.name!r}: one host a line, the master's first.\n"
-    place.hosts_address.write_text(head + addresses)
+    replace_plain(place.hosts_address, head + addresses, READABLE)
     names = "".join(f"{host.address} {host.name}\n" for host in cluster.hosts)
-    (place.folder / "etc_hosts").write_text(f"127.0.0.1 localhost\n{names}")
+    replace_plain(place.folder / "etc_hosts", f"127.0.0.1 localhost\n{names}", READABLE)
 
 
 def write_keys(place: ClusterFolder, cluster: VirtualCluster) -> None:
     """Makes a key for the user of the cluster and one per host, used nowhere else."""
     user = make_key(place.ssh / "id_ed25519")
-    (place.ssh / "authorized_keys").write_text(user)
+    replace_plain(place.ssh / "authorized_keys", user)
     lines = []
     for host in cluster.hosts:
         (place.of(host.name) / "tmp").mkdir(parents=True)
         public = make_key(place.of(host.name) / "host_key")
         lines.append(f"{host.address} {public}")
-    (place.ssh / "known_hosts").write_text("".join(lines))
+    replace_plain(place.ssh / "known_hosts", "".join(lines))
 
 
 def make_key(path: Path) -> str:
@@ -111,5 +112,5 @@ def write_ssh(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> No
             cluster=place.name, name=host.name, sshd=find("sshd"), home=place.of(host.name),
         )  # fmt: skip
     everywhere = SSH_ALL.format(ssh=place.ssh)
-    (place.ssh / "config").write_text(inside + everywhere)
-    place.ssh_config.write_text(outside + everywhere)
+    replace_plain(place.ssh / "config", inside + everywhere, READABLE)
+    replace_plain(place.ssh_config, outside + everywhere, READABLE)

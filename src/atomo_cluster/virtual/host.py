@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from atomo_cluster.errors import ClusterError, Failed
+from atomo_cluster.plain_files import open_plain, replace_plain
 from atomo_cluster.virtual.files import SSH_PORT
 from atomo_cluster.virtual.homes import mount_home
 from atomo_cluster.virtual.links import host_ip, host_tc
@@ -80,8 +81,7 @@ def prepare_for_root(place: ClusterFolder) -> None:
     lines = SHADOW.read_text().splitlines() if SHADOW.exists() else []
     if any(line.startswith("root:!") for line in lines):
         unlocked = place.folder / "etc_shadow"  # no password, and none that would fit
-        unlocked.write_text("root:*:20000:0:99999:7:::\n")
-        unlocked.chmod(0o600)
+        replace_plain(unlocked, "root:*:20000:0:99999:7:::\n")
         run("mount", "--bind", unlocked, SHADOW)
 
 
@@ -98,7 +98,7 @@ def start_sshd(place: ClusterFolder, cluster: VirtualCluster, host: VirtualHost)
     sshd = find("sshd") or "sshd"  # by its full path: it starts itself again for a connection
     config = place.of(host.name) / "sshd_config"
     log = place.of(host.name) / "sshd.log"
-    with log.open("wb") as out:
+    with open_plain(log) as out:
         command = [*as_owner(cluster), sshd, "-D", "-e", "-f", str(config)]
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,

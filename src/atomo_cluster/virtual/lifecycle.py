@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from atomo_cluster.errors import Failed, Refused
+from atomo_cluster.plain_files import open_plain
 from atomo_cluster.virtual.check import has_netem, obstacles
 from atomo_cluster.virtual.files import write_files
 from atomo_cluster.virtual.links import PORT, limit
@@ -60,7 +61,7 @@ def up(place: ClusterFolder, spec: VirtualCluster, script: Path) -> VirtualClust
 def start(place: ClusterFolder, cluster: VirtualCluster, script: Path) -> None:
     """Starts the switch, which starts the hosts."""
     log = place.folder / "log"
-    with log.open("wb") as out:
+    with open_plain(log) as out:
         process = subprocess.Popen(
             [*unshare("net", own_user=cluster.owner is not None), *python(script),
              "switch", place.folder],

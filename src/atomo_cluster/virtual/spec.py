@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from atomo_cluster.errors import Refused
+from atomo_cluster.plain_files import replace_plain
 
 __all__ = [
     "ClusterFolder",
@@ -93,7 +94,7 @@ class ClusterFolder:
 
     def save(self, cluster: VirtualCluster) -> None:
         """Writes the record."""
-        self.record.write_text(json.dumps(asdict(cluster), indent=1) + "\n")
+        replace_plain(self.record, json.dumps(asdict(cluster), indent=1) + "\n")
 
     def load(self) -> VirtualCluster:
         """Reads the record.

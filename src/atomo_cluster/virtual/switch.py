@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from atomo_cluster.errors import ClusterError, Failed
+from atomo_cluster.plain_files import open_plain
 from atomo_cluster.virtual.links import port_ip, port_tc, switch_ip
 from atomo_cluster.virtual.namespaces import unshare
 from atomo_cluster.virtual.programs import batch, python
@@ -57,13 +58,13 @@ class StartingHost:
 
     def __init__(self, host: VirtualHost, place: ClusterFolder, script: Path) -> None:
         self.host = host
-        with (place.of(host.name) / "log").open("wb") as log:
+        self._log = place.of(host.name) / "log"
+        with open_plain(self._log) as log:
             self.process = subprocess.Popen(
                 [*unshare("net", "uts"), *python(script),
                  "host", place.folder, host.name],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
-        self._log = Path(log.name)
 
     def tell(self, line: str) -> None:
         """Sends a line."""

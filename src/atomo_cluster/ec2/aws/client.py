@@ -43,6 +43,7 @@ HINTS: Final[Mapping[str, str]] = {
     "IncompleteSignature": AGAIN,
     "InternalError": AGAIN,
     "InternalFailure": AGAIN,
+    "ServiceFailure": AGAIN,
     "Unavailable": AGAIN,
     "ServiceUnavailable": AGAIN,
     "ReadTimeoutError": AGAIN,

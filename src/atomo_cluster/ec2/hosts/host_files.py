@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from atomo_cluster.ec2.aws.inventory import Instance
 from atomo_cluster.errors import ConfigError
-from atomo_cluster.plain_files import replace_plain
+from atomo_cluster.plain_files import READABLE, replace_plain
 
 __all__ = ["alias", "host_files", "host_records", "write_host_files"]
-
-READABLE: Final = 0o644  # by the published scripts, whoever runs them
 
 
 def alias(number: int) -> str:

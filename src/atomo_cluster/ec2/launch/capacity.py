@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from atomo_cluster.ec2.aws.client import CAPACITY
 from atomo_cluster.errors import CloudError
 
-__all__ = ["NO_CAPACITY", "SCARCE", "first_available", "lacks_capacity"]
+__all__ = ["NO_CAPACITY", "QUOTAS", "SCARCE", "first_available", "lacks_capacity"]
 
 Candidate = TypeVar("Candidate")
 Result = TypeVar("Result")
@@ -16,6 +16,8 @@ NO_CAPACITY: Final = "UnfulfillableCapacity"
 SCARCE: Final = frozenset(
     {NO_CAPACITY, *CAPACITY, "InsufficientCapacity", "SpotMaxPriceTooLow", "Unsupported"}
 )
+# After these errors the account may have room for fewer hosts.
+QUOTAS: Final = ("VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded")
 
 
 def lacks_capacity(error: CloudError) -> bool:

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Order:
-    """Identical hosts, ordered all or none."""
+    """Identical hosts, ordered all or none, or as many as AWS has."""
 
     owned: ClusterTags
     launch: str
@@ -31,6 +31,7 @@ class Order:
     types: tuple[str, ...]  # the wanted type first; spot accepts the others
     image: Image
     spot: bool
+    least: int  # the fewest that do; fewer are an error
     admitted: str = ""  # a public key that the hosts let in besides that of the key pair
 
 
@@ -88,7 +89,7 @@ def on_demand(order: Order, cluster: Cluster, network: Network) -> dict[str, Any
         **described,
         "InstanceType": order.types[0],
         "UserData": user_data(cluster, order.spot, order.admitted),
-        "MinCount": order.count,
+        "MinCount": order.least,
         "MaxCount": order.count,
     }
 
@@ -121,7 +122,7 @@ def template(order: Order, cluster: Cluster, network: Network) -> dict[str, Any]
 
 
 def fleet(order: Order, cluster: Cluster, network: Network, name: str) -> dict[str, Any]:
-    """Returns the arguments of CreateFleet: all hosts in one zone, or none."""
+    """Returns the arguments of CreateFleet: hosts in one zone, at least `least`, or none."""
     limit = {} if cluster.spot_price is None else {"MaxPrice": f"{cluster.spot_price:g}"}
     subnet = {} if cluster.efa else {"SubnetId": network.subnet.id}
     return {
@@ -135,7 +136,7 @@ def fleet(order: Order, cluster: Cluster, network: Network, name: str) -> dict[s
         "SpotOptions": {
             "AllocationStrategy": "price-capacity-optimized",
             "SingleAvailabilityZone": True,
-            "MinTargetCapacity": order.count,
+            "MinTargetCapacity": order.least,
         },
         "TargetCapacitySpecification": {
             "TotalTargetCapacity": order.count,
@@ -189,7 +190,7 @@ def all_of(answer: dict[str, Any], order: Order) -> list[str]:
         CloudError: there are too few.
     """
     ids = [id for batch in answer.get("Instances", []) for id in batch["InstanceIds"]]
-    if len(ids) < order.count:
+    if len(ids) < order.least:
         raise too_few(order, len(ids), answer.get("Errors", []))
     return ids
 

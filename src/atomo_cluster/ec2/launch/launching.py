@@ -1,4 +1,4 @@
-"""Launching: all missing hosts, or none."""
+"""Launching: all missing hosts or none; workers of a supervisor also in part."""
 
 import time
 import uuid
@@ -102,6 +102,7 @@ def orders(plan: Plan, attempt: Attempt, mark: str) -> list[Order]:
             types=group.types,
             image=group.image,
             spot=group.spot,
+            least=1 if plan.partial else group.count,
             admitted=plan.admitted,
         )
         for group in reversed(attempt.groups)

@@ -29,6 +29,7 @@ class Plan:
     attempts: tuple[Attempt, ...]  # at least one, in the order in which they are tried
     prices: Prices
     admitted: str = ""  # see `Order`
+    partial: bool = False  # True if some of the missing hosts are better than none
     replacements: tuple[Attempt, ...] = ()  # order in which the supervisor asks for a lost worker
 
     @property

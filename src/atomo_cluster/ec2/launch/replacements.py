@@ -18,13 +18,26 @@ from atomo_cluster.ec2.places.zones import places, types_in
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER, ON_DEMAND, WORKER
 
-__all__ = ["replacement_attempts", "show_replacements", "with_replacements"]
+__all__ = ["one_each", "replacement_attempts", "show_replacements", "with_replacements"]
 
 
 def with_replacements(aws: Aws, plan: Plan) -> Plan:
-    """Returns the plan of missing workers with all attempts of the supervisor, in their order."""
+    """Returns the plan of missing workers with all attempts of the supervisor, in their order.
+
+    Where AWS has some of the workers, each attempt takes these.
+    """
     missing = {group.role: group.count for group in plan.groups}
-    return replace(plan, attempts=replacement_attempts(aws, plan, missing)) if missing else plan
+    if not missing:
+        return plan
+    return replace(plan, attempts=replacement_attempts(aws, plan, missing), partial=True)
+
+
+def one_each(plan: Plan) -> Plan:
+    """Returns the plan of one host of each group."""
+    return replace(plan, attempts=tuple(
+        replace(attempt, groups=tuple(replace(group, count=1) for group in attempt.groups))
+        for attempt in plan.attempts
+    ))  # fmt: skip
 
 
 def show_replacements(aws: Aws, plan: Plan) -> Plan:

@@ -6,14 +6,14 @@ decides, not the error.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from typing import Final, TypeVar
 
 from atomo_cluster.ec2.aws.client import is_ambiguous
 from atomo_cluster.errors import CloudError
 
-__all__ = ["make_or_adopt", "settle"]
+__all__ = ["make_or_adopt", "repeat", "settle"]
 
 TRIES, BETWEEN_S = 4, 2.0  # a new resource may be listed some seconds later
 SETTLE_TRIES, SETTLE_S = 12, 5.0
@@ -40,6 +40,26 @@ def make_or_adopt(make: Callable[[], T], find: Callable[[], T | None]) -> T:
         if (adopted := find_later(find, tries)) is None:
             raise
         return adopted
+
+
+def repeat(act: Callable[[], T], unsettled: Container[str] = ()) -> T:
+    """Repeats a call that changes nothing where it has succeeded, while its answer gets lost.
+
+    Args:
+        act: makes the call.
+        unsettled: codes of errors about a resource that was made seconds ago.
+
+    Raises:
+        CloudError: another error, or the last one.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return act()
+        except CloudError as error:
+            if not is_ambiguous(error) and error.code not in unsettled:
+                raise
+            time.sleep(BETWEEN_S)
+    return act()
 
 
 def find_later(find: Callable[[], T | None], tries: int) -> T | None:

@@ -8,12 +8,12 @@ from ipaddress import IPv4Address
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.profiles import make_profiles
 from atomo_cluster.ec2.aws.search import list_resources
 from atomo_cluster.ec2.aws.tags import LAUNCH, ClusterTags
 from atomo_cluster.ec2.hosts.keys import public_half
 from atomo_cluster.ec2.places.adoption import make_or_adopt
 from atomo_cluster.ec2.places.ingress import open_for
+from atomo_cluster.ec2.places.profiles import make_profiles
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.errors import ConfigError

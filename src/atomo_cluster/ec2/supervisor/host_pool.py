@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,14 +15,16 @@ from atomo_cluster.ec2.hosts.progress import Steps
 from atomo_cluster.ec2.hosts.setup import SetupContext, bootstrap, run_commands
 from atomo_cluster.ec2.hosts.ssh import Host
 from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.launch.capacity import QUOTAS
 from atomo_cluster.ec2.launch.launching import launch
-from atomo_cluster.ec2.launch.plan import make_plan
-from atomo_cluster.ec2.launch.replacements import with_replacements
+from atomo_cluster.ec2.launch.lock import launch_lock
+from atomo_cluster.ec2.launch.plan import Plan, make_plan
+from atomo_cluster.ec2.launch.replacements import one_each, with_replacements
 from atomo_cluster.ec2.money.costs import Bill
 from atomo_cluster.ec2.supervisor.accounts import Accounts
 from atomo_cluster.ec2.supervisor.background import Background, in_thread
 from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of, to_host
-from atomo_cluster.errors import CloudError, RemoteError
+from atomo_cluster.errors import CloudError, NotReady, RemoteError
 from atomo_cluster.plain_files import is_plain, replace_plain
 
 __all__ = ["HostPool"]
@@ -137,8 +139,17 @@ class HostPool:
 
         Raises:
             NotReady: too little money is left.
-            CloudError: AWS failed, and the launch is rolled back.
+            CloudError: AWS failed, and the launch is rolled back; or a person launches here.
         """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(launch_lock(self._run.given.state, self._run.given.name))
+            except NotReady as error:  # which passes, unlike a lack of money
+                raise CloudError(str(error)) from error
+            return self._launch(now)
+
+    def _launch(self, now: datetime) -> list[str]:
+        """Launches the missing workers, as far as AWS has them."""
         run = self._run
         left_h = (self.master().fuse - now).total_seconds() / 3600
         shorter = replace(run.cluster, max_hours=left_h, max_usd=None)
@@ -150,11 +161,21 @@ class HostPool:
         )
         before = {host.id for host in self.hosts}
         replace_plain(self._settled, " ".join(before))
-        self.hosts = launch(run.aws, plan, None, run.say)
+        self.hosts = self._launch_some(plan)
         self._accounts.record(self.hosts, now)  # one may end, and AWS not say so for long
         fresh = [host for host in self.hosts if host.id not in before]
         self._setup = self._background(lambda: self._set_up({host.id for host in fresh}))
         return [host.id for host in fresh]
+
+    def _launch_some(self, plan: Plan) -> list[Instance]:
+        """Launches the hosts of a plan, or where the account has no room for all of them, one."""
+        run = self._run
+        try:
+            return launch(run.aws, plan, None, run.say)
+        except CloudError as error:
+            if error.code not in QUOTAS or sum(group.count for group in plan.groups) == 1:
+                raise
+            return launch(run.aws, one_each(plan), None, run.say)
 
     def prepared(self) -> list[Instance]:
         """Returns the whole cluster once the setup of new hosts is complete; empty: it is not.

@@ -274,7 +274,8 @@ class Supervisor:
             self._refuse(f"no host for {decision.why}: {reason(error)}")
             return
         self._refusal, self._affordable, self._backoff.due = "", True, None
-        self._story.tell(LAUNCHED, f"{', '.join(ids)} for {decision.why}; setup begins")
+        part = "" if len(ids) >= view.missing else f" ({len(ids)} of {view.missing})"
+        self._story.tell(LAUNCHED, f"{', '.join(ids)} for {decision.why}{part}; setup begins")
 
     def _refuse(self, text: str) -> None:
         """Records a failed request for hosts, and the time of the next one."""

@@ -2,6 +2,8 @@
 and a template that AWS does not delete.
 """
 
+import os
+
 import pytest
 from cluster.ec2.support.cloud import Reply, everything, refusal
 
@@ -36,6 +38,47 @@ def test_what_was_made_and_whose_answer_was_lost_is_adopted(ec2, cloud, call, wo
     assert len(everything(cloud)["instances"]) == 3
     assert ec2("shutdown", "--yes").code == 0
     assert not everything(cloud)["keys"]
+
+
+IAM = ("CreateRole", "PutRolePolicy", "AttachRolePolicy", "CreateInstanceProfile",
+       "AddRoleToInstanceProfile")  # fmt: skip
+ROLES = ("--supervise", "yes", "--master-method", "on-demand", "--connect", "ssm")
+
+
+@pytest.fixture
+def programs(folder, monkeypatch):
+    """Puts stand-ins of the programs that `connect: ssm` needs into the path."""
+    for name in ("aws", "session-manager-plugin"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("call", IAM)
+def test_a_role_whose_answer_was_lost_does_not_tear_down_a_launch(ec2, cloud, call, programs):
+    cloud.on(call, after(refusal("ServiceFailure", "the answer was lost on the way")))
+    done = ec2("launch", "--yes", *ZONE, *ROLES)
+    assert done.code == 0, done.err
+    assert len(everything(cloud)["instances"]) == 3
+    iam = cloud.moto.client("iam")
+    assert [len(profile["Roles"]) for profile in
+            iam.list_instance_profiles()["InstanceProfiles"]] == [1, 1]  # fmt: skip
+    assert ec2("shutdown", "--yes", *ROLES).code == 0
+    assert not iam.list_roles()["Roles"]
+
+
+def test_a_role_of_somebody_else_is_not_adopted(ec2, cloud, programs):
+    trust = {"AssumeRolePolicyDocument": "{}"}
+
+    def overtaken(words, forward):
+        cloud.moto.client("iam").create_role(RoleName=words["RoleName"], **trust)
+        return refusal("ServiceFailure")
+
+    cloud.on("CreateRole", overtaken)
+    done = ec2("launch", "--yes", *ZONE, *ROLES)
+    assert done.code == 10
+    assert "iam.create_role: ServiceFailure" in done.err
+    assert not everything(cloud)["instances"]
 
 
 def test_what_boto_asks_for_twice_is_adopted(ec2, cloud):

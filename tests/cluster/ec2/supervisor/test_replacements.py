@@ -1,12 +1,14 @@
 """Workers that replace others: the order in which a supervisor asks for them, and `plan` shows."""
 
+import re
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from cluster.ec2.faults.supervised import host_pool_of
-from cluster.ec2.support.cloud import everything, refusal, write_cluster
+from cluster.ec2.support.cloud import Reply, everything, refusal, write_cluster
 
 from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.launch.lock import launch_lock
 from atomo_cluster.ec2.launch.plan import make_plan
 from atomo_cluster.ec2.launch.replacements import show_replacements
 from atomo_cluster.ec2.targets.selection import inner_network
@@ -79,6 +81,58 @@ def test_no_worker_costs_more_than_a_spot_price_or_the_budget_says(short, cloud)
     )
     with pytest.raises(NotReady, match="with new hosts the cluster may cost"):
         pool.launch(now())
+
+
+def reduce_to(cloud, most):
+    """Has AWS give some hosts of an order that accepts fewer, and none of another."""
+
+    def act(words, forward):
+        least = words.get("SpotOptions.MinTargetCapacity", words.get("MinCount"))
+        if int(least) > most:
+            return NONE
+        body = forward().body.decode()
+        ids = list(dict.fromkeys(re.findall(r"\bi-[0-9a-f]{17}\b", body)))
+        cloud.moto.client().terminate_instances(InstanceIds=ids[most:])
+        for id in ids[most:]:
+            body = re.sub(rf"<item>(?:(?!<item>).)*{id}.*?</item>", "", body, flags=re.DOTALL)
+        return Reply(200, body.encode())
+
+    return act
+
+
+@pytest.mark.parametrize("spot", [True, False])
+def test_workers_come_in_part_where_aws_has_not_all(short, cloud, spot):
+    pool = short(SPOT | {"worker_method": "spot" if spot else "on-demand", "n_workers": 4})
+    cloud.moto.client().terminate_instances(InstanceIds=[host.id for host in pool.hosts[2:]])
+    pool.look(now())
+    assert pool.missing == 3
+    cloud.on("CreateFleet" if spot else "RunInstances", reduce_to(cloud, 2))
+    ids = pool.launch(now())
+    assert len(ids) == 2
+    assert {host.id for host in pool.hosts} >= set(ids)
+    assert pool.prepared()
+    pool.look(now())
+    assert (pool.missing, len(pool.ready)) == (1, 4)
+    assert len(everything(cloud)["instances"]) == 4
+
+
+def test_a_worker_comes_alone_where_the_account_has_no_room_for_two(short, cloud):
+    pool = short(SPOT | {"worker_method": "on-demand", "alternative_types": ""})
+    cloud.moto.client().terminate_instances(InstanceIds=[pool.hosts[-1].id])
+    pool.look(now())
+    full = refusal("VcpuLimitExceeded", "You have requested more vCPU than your limit")
+    cloud.on("RunInstances", lambda words, _: full if words["MaxCount"] == "2" else None, times=2)
+    assert len(pool.launch(now())) == 1
+    assert len(everything(cloud)["instances"]) == 2
+
+
+def test_one_launch_at_a_time_on_the_master(short, cloud):
+    pool = short(SPOT)
+    cluster = pool._run.given
+    with launch_lock(cluster.state, cluster.name), pytest.raises(CloudError, match="under way"):
+        pool.launch(now())
+    assert len(everything(cloud)["instances"]) == 2
+    assert len(pool.launch(now())) == 1
 
 
 def test_other_zones_are_asked_only_where_traffic_between_zones_may_cost(short, cloud, ec2):

@@ -1,5 +1,6 @@
 """`init`: writes a configuration file to start from."""
 
+import os
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Final
@@ -7,6 +8,7 @@ from typing import Final
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.settings.yaml_file import DEFAULT_FILE, template
 from atomo_cluster.errors import ConfigError
+from atomo_cluster.plain_files import READABLE, replace_plain
 
 HELP: Final = """\
   pytorch_ec2.py init
@@ -23,10 +25,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(run: Run) -> int:
     path: Path = run.options.file
-    if path.exists() and not run.options.force:
+    if os.path.lexists(path) and not run.options.force:
         raise ConfigError(f"{path} exists already; --force overwrites it")
     try:
-        path.write_text(template())
+        replace_plain(path, template(), READABLE)
     except OSError as error:
         raise ConfigError(f"{path}: {error}") from error
     run.say(f"wrote {path}; edit it, then `pytorch_ec2.py plan`")

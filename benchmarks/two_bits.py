@@ -3,7 +3,8 @@
     python benchmarks/two_bits.py [--data-dir data]
 
 Of 64 of 4096 entries in each tile, drawn from three distributions, and of real differences of
-weights after 30 steps of AdamW on Digits, from the initial weights:
+weights after 30 steps of AdamW from the initial weights: two networks on Digits, and the model of
+characters of local_steps.py, also from step 300 to 330:
 
 * bins      four bins of 1.5 standard deviations, decoded to the mean of each bin, as we read
             the description of SparseLoCo; the bins are those of a tile
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from local_steps_workloads import Characters
 from torch import Generator, Tensor
 from torch.distributions import Laplace, StudentT
 
@@ -63,6 +65,27 @@ def difference(network: str, data_dir: Path) -> list[Tensor]:
         batch = work.train.batch(shard.indices(step), epoch_seed(1, shard.epoch(step)))
         optimizer.zero_grad()
         loss = work.objective.loss(model(*batch.inputs), batch.targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    pairs = zip(anchor, model.parameters(), strict=True)
+    return [(before - after.detach()) for before, after in pairs if before.ndim > 1]
+
+
+def characters(start: int) -> list[Tensor]:
+    """Returns the weights of a model of characters after `start` steps less those after `STEPS`
+    more, of layers of two dimensions or more.
+    """
+    work = Characters(Path())
+    torch.manual_seed(derive(1, "weights"))
+    model = work.build()
+    optimizer = work.optimizer(model, work.rate)
+    anchor: list[Tensor] = []
+    for step in range(1, start + STEPS + 1):
+        if step == start + 1:
+            anchor = [weight.detach().clone() for weight in model.parameters()]
+        optimizer.param_groups[0]["lr"] = work.rate * work.factor(step, start + STEPS)
+        optimizer.zero_grad()
+        loss = work.loss(model, work.batch(step, 0, 1, 1))
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     pairs = zip(anchor, model.parameters(), strict=True)
@@ -155,6 +178,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     real = {f"{name} on Digits": difference(name, options.data_dir) for name in NETWORKS}
+    real |= {f"characters, step {start} on": characters(start) for start in (0, 300)}
     print("| values | bins | signs | tile | layer | places | bound |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name, layers in (drawn() | real).items():

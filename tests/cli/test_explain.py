@@ -113,3 +113,23 @@ def test_what_cannot_be_is_named(
 ) -> None:
     assert main([*LENET, *QUICK, *words]) != 0
     assert said in capsys.readouterr().err
+
+
+def test_rounds_of_local_steps_have_the_price_of_our_study_and_the_published_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    link = ["--bandwidth", "1mbit", "--compute", "10ms", "--code", "topk", "--workers", "4"]
+    document = explained(capsys, *link, "--local-steps", "auto")
+    rounds = {(row["code"], row["communicator"]): row for row in document["rounds"]}
+    assert rounds["topk", "Allgather"]["needed"] < rounds["sgd", "Allreduce"]["needed"]
+    assert all(row["every"] == row["needed"] for row in rounds.values())
+    assert main([*LENET, *QUICK, *link, "--local-steps", "32"]) == 0
+    text = capsys.readouterr().out
+    assert "Shortest rounds: " in text
+    assert "published for DiLoCo, not measured here" in text
+
+
+def test_no_local_steps_are_needed_where_links_keep_up(capsys: pytest.CaptureFixture[str]) -> None:
+    link = ["--bandwidth", "100000gbit", "--latency", "0us", "--compute", "10s"]
+    assert main([*LENET, *QUICK, *link, "--code", "topk", "--local-steps", "auto"]) == 0
+    assert "No local steps are needed: with --comm-type Allreduce" in capsys.readouterr().out

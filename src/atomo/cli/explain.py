@@ -16,8 +16,9 @@ from atomo.cli.explanation.options import (
     parse_codecs,
     skipped_communicators,
 )
+from atomo.cli.explanation.rounds_table import rounds_table, rounds_verdict
 from atomo.cli.explanation.run import explain_run, with_enclosing_run
-from atomo.cli.explanation.table import document, table, verdict
+from atomo.cli.explanation.table import document, links_text, table, verdict
 from atomo.codecs import make_codec
 from atomo.config.effect_tables import Effect, build_reporting_idle
 from atomo.core.arguments import parse_arguments
@@ -39,6 +40,7 @@ from atomo.planning.comparison import (
 )
 from atomo.planning.compression_errors import measure_compression_errors
 from atomo.planning.curves import draw
+from atomo.planning.local_rounds import LocalRound, compare_rounds, parse_every
 from atomo.workloads.models import is_foreign
 
 __all__ = ["Comparison", "ExplainOptions", "main"]
@@ -60,8 +62,14 @@ def main(words: Sequence[str]) -> int:
     comparisons = sorted(
         compare(scenario, measured, errors), key=lambda comparison: comparison.step_s
     )
+    rounds = rounds_of(scenario, measured, options)
     if options.json:
-        sys.stdout.write(json.dumps(document(options, scenario, comparisons), indent=2) + "\n")
+        everything = document(options, scenario, comparisons, rounds)
+        sys.stdout.write(json.dumps(everything, indent=2) + "\n")
+    elif rounds:
+        links = links_text(scenario, options)
+        report_console(WIDTH).print(rounds_table(scenario, rounds, options, links))
+        sys.stdout.write(visible(rounds_verdict(scenario, rounds)))
     else:
         report_console(WIDTH).print(table(scenario, comparisons, options))
         sys.stdout.write(visible(verdict(comparisons, options)))
@@ -71,6 +79,14 @@ def main(words: Sequence[str]) -> int:
     if options.png:
         draw(options.png, scenario, fastest_methods(measured, comparisons))
     return 0
+
+
+def rounds_of(scenario: Scenario, measured: Measured, options: ExplainOptions) -> list[LocalRound]:
+    """Predicts rounds of local steps, the shortest first; none without `--local-steps`."""
+    if not options.local_steps:
+        return []
+    rounds = compare_rounds(scenario, measured, parse_every(options.local_steps))
+    return sorted(rounds, key=lambda row: (row.needed, row.step_s))
 
 
 def is_network(word: str) -> bool:

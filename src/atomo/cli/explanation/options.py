@@ -14,6 +14,7 @@ from atomo.errors import ConfigError
 from atomo.options.hierarchy import BY_NAME, canonical_hierarchy
 from atomo.planning import HostModel, Link
 from atomo.planning.comparison import DENSE
+from atomo.planning.local_rounds import parse_every
 from atomo.planning.rails import HIERARCHICAL
 
 __all__ = [
@@ -35,6 +36,9 @@ gradients; also for 8, 64 and 1024 workers. Nothing is trained, and no link is u
 With --probe FILE a short job of --workers processes measures all of this on its own hosts and
 links, and writes the file; a file that exists already is read. With the folder of a run instead of
 a network, the measured times of its steps are shown beside the predicted times.
+
+With --local-steps H the table has rounds of H steps without communication and one exchange; auto
+takes the shortest rounds of which 95 % are computing, which may be 1 step.
 
 With --weights the passes run with the weights of a checkpoint. With --gradient codecs are measured
 on a dump: the bytes sent, and the squared error over the squared norm of the gradient. The model of
@@ -94,6 +98,9 @@ class ExplainOptions:
     probe: str = option("", "file of a probe: a job of --workers measures its hosts and links")
     hostfile: str = option("", "host file for --probe; empty: this host alone")
     mpi_args: str = option("", "further arguments for mpirun, for --probe")
+    local_steps: str = option(
+        "", "predict rounds of so many local steps; auto: as few as leave 95 % to computing"
+    )
     json: bool = option(False, "one JSON document: yes or no")
     png: str = option("", "file for a plot over bandwidth; needs matplotlib")
 
@@ -114,6 +121,8 @@ class ExplainOptions:
             raise ConfigError(
                 f"--probe {self.probe} measures passes and gradients itself; leave {file} out"
             )
+        if self.local_steps:
+            parse_every(self.local_steps)
         if self.weights and self.gradient:
             raise ConfigError(
                 f"--weights {self.weights} --gradient {self.gradient}: gradients are computed "

@@ -12,12 +12,16 @@ from atomo.core.quantities import speed_text
 from atomo.launch.display.text import bytes_text
 from atomo.planning import Scenario
 from atomo.planning.comparison import DENSE, OTHER_SIZES, Comparison, compression_pays
+from atomo.planning.local_rounds import LocalRound
 
-__all__ = ["document", "table", "verdict"]
+__all__ = ["document", "links_text", "table", "verdict"]
 
 
 def document(
-    options: ExplainOptions, scenario: Scenario, comparisons: Sequence[Comparison]
+    options: ExplainOptions,
+    scenario: Scenario,
+    comparisons: Sequence[Comparison],
+    rounds: Sequence[LocalRound] = (),
 ) -> dict[str, Any]:
     """Returns all results as a JSON document. A codec that pays on links of any speed has the bound
     null.
@@ -32,20 +36,17 @@ def document(
         "compress": compression_pays(comparisons),
         "left_out": skipped_communicators(options),
         "steps": rows,
+        "rounds": [asdict(row) for row in rounds],
     }
 
 
 def table(scenario: Scenario, comparisons: Sequence[Comparison], options: ExplainOptions) -> Table:
     """Returns a table with a row for each codec and communicator, the fastest first."""
     entries = sum(scenario.profile.sizes) // 4
-    links = f"{options.bandwidth}, {options.latency}"
-    if options.per_host > 1:
-        links = f"{options.per_host} a host, hosts over {links}"
-    if scenario.measured:
-        links = f"links as in {options.probe}"
     title = (
         f"{subject(options)}, {entries:,} parameters: a step's passes take "
-        f"{1e3 * scenario.compute_s:.0f} ms; {options.workers} workers, {links}"
+        f"{1e3 * scenario.compute_s:.0f} ms; {options.workers} workers, "
+        f"{links_text(scenario, options)}"
     )
     inside = ["hosts"] if options.per_host > 1 else []
     error = ["error"] if any(comparison.error is not None for comparison in comparisons) else []
@@ -71,6 +72,14 @@ def table(scenario: Scenario, comparisons: Sequence[Comparison], options: Explai
             *(f"{1e3 * seconds_:.0f}" for seconds_ in comparison.steps_s.values()),
         )
     return out
+
+
+def links_text(scenario: Scenario, options: ExplainOptions) -> str:
+    """Returns the links in words."""
+    if scenario.measured:
+        return f"links as in {options.probe}"
+    links = f"{options.bandwidth}, {options.latency}"
+    return f"{options.per_host} a host, hosts over {links}" if options.per_host > 1 else links
 
 
 def subject(options: ExplainOptions) -> str:

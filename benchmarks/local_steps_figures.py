@@ -1,0 +1,255 @@
+"""Tables and pictures of the records of local_steps.py."""
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, final
+
+from local_steps_methods import METHODS
+from local_steps_plans import PRICE, RATES, STEPS, UNLIMITED, learning_rate, timing_name
+from local_steps_workloads import WORKLOADS
+
+from atomo.core.plotting import pyplot_for
+
+__all__ = ["write_figures"]
+
+Record = Mapping[str, Any]
+PAGE: Final = "local-steps.md"
+NEVER: Final = ""
+HOOKS: Final = ("DDP", "DDP bf16", "DDP PowerSGD")
+
+
+@final
+class Study:
+    """The records, and the figures that follow from them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._curves = read(folder / "local_steps_curves.jsonl")
+        self._times = read(folder / "local_steps_times.jsonl")
+        self.whole = read(folder / "local_steps_whole.jsonl")
+
+    def runs(self, workload: str, method: str) -> list[Record]:
+        """Returns the runs of a method at its learning rate, without those of sweeps."""
+        runs = (r for r in self._curves if (r["workload"], r["method"]) == (workload, method))
+        rate = learning_rate(workload, method)
+        return [run for run in runs if run["seed"] and run["rate"] == rate]
+
+    def sweep(self, workload: str) -> list[Record]:
+        """Returns the runs of a workload that compared learning rates."""
+        return [r for r in self._curves if r["workload"] == workload and not r["seed"]]
+
+    def steps_to_target(self, workload: str, method: str) -> list[int | None]:
+        """Returns the steps to the target of each seed; None: not reached."""
+        return [steps_of(run) for run in self.runs(workload, method)]
+
+    def median_steps(self, workload: str, method: str) -> float | None:
+        """Returns the median steps to the target; None: a seed does not reach it, or no run."""
+        steps = self.steps_to_target(workload, method)
+        reached = [number for number in steps if number is not None]
+        return statistics.median(reached) if steps and len(reached) == len(steps) else None
+
+    def loss(self, workload: str, method: str, step: int) -> list[float]:
+        """Returns the test loss of each seed at a step."""
+        points = (point for run in self.runs(workload, method) for point in run["points"])
+        return [point[2] for point in points if point[0] == step]
+
+    @cached_property
+    def links(self) -> list[str]:
+        """The links that were timed."""
+        return [link for link in (UNLIMITED, *reversed(RATES)) if self.timed(link)]
+
+    def timed(self, link: str) -> list[Record]:
+        """Returns the timings over a link."""
+        return [record for record in self._times if record["link"] == link]
+
+    def local_s(self, workload: str) -> float:
+        """Returns the least seconds of a step without an exchange, which all methods and links
+        share.
+        """
+        records = (record for record in self._times if record["workload"] == workload)
+        return float(min(s for record in records for s in record["local_s"]))
+
+    def exchange(self, workload: str, link: str, method: str) -> tuple[float, float] | None:
+        """Returns the least seconds and the median bytes of a step with an exchange."""
+        key = workload, timing_name(method)
+        for record in self.timed(link):
+            if (record["workload"], timing_name(record["method"])) == key:
+                return min(record["exchange_s"]), statistics.median(record["sent_bytes"])
+        return None
+
+    def step_s(self, workload: str, link: str, method: str) -> float | None:
+        """Returns the mean seconds of a step, with its share of an exchange."""
+        exchange = self.exchange(workload, link, method)
+        if exchange is None:
+            return None
+        every = METHODS[method].every
+        local_s = self.local_s(workload) if every > 1 else 0.0
+        return (exchange[0] + (every - 1) * local_s) / every
+
+    def seconds(self, workload: str, link: str, method: str) -> float | None:
+        """Returns the seconds to the target, evaluations apart."""
+        steps, step_s = self.median_steps(workload, method), self.step_s(workload, link, method)
+        return None if steps is None or step_s is None else steps * step_s
+
+    def sent_bytes(self, workload: str, method: str) -> float | None:
+        """Returns the bytes that a worker sends until the target."""
+        steps = self.median_steps(workload, method)
+        exchange = self.exchange(workload, self.links[-1], method) if self.links else None
+        return (
+            None
+            if steps is None or exchange is None
+            else steps * exchange[1] / METHODS[method].every
+        )
+
+
+def read(path: Path) -> list[Record]:
+    """Returns the records of a file; none if there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def steps_of(run: Record) -> int | None:
+    """Returns the steps after which an evaluation is at the target; None: none is."""
+    kind = WORKLOADS[run["workload"]]
+    sign = 1 if kind.rising else -1
+    points = run["points"]
+    return next((int(p[0]) for p in points if sign * p[1] >= sign * kind.target), None)
+
+
+def write_figures(records: Path, docs: Path) -> None:
+    """Writes the tables into the page, between their marks, and the picture beside it."""
+    study, page = Study(records), docs / PAGE
+    text = page.read_text()
+    for name, table in tables(study):
+        text = between(text, name, table)
+    page.write_text(text)
+    draw(study, docs / "local-steps.png")
+
+
+def between(text: str, name: str, table: str) -> str:
+    r"""Replaces the lines between the marks of a table.
+
+    >>> between("<!-- a -->\nold\n<!-- end of a -->\n", "a", "new\n")
+    '<!-- a -->\nnew\n<!-- end of a -->\n'
+    """
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    before, mark, after = text.partition(begin)
+    return before + mark + table + end + after.partition(end)[2] if mark else text
+
+
+def tables(study: Study) -> Iterator[tuple[str, str]]:
+    """Yields the name and the text of each table."""
+    for workload in STEPS:
+        yield f"seconds of {workload}", seconds_table(study, workload)
+        yield f"price of {workload}", price_table(study, workload)
+    yield "ResNet-20", photographs_table(study)
+
+
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a table in Markdown."""
+    lines = [
+        " | ".join(heads),
+        " | ".join("---" for _ in heads),
+        *(" | ".join(row) for row in rows),
+    ]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def seconds_table(study: Study, workload: str) -> str:
+    """Returns steps, bytes and seconds to the target, by method and link."""
+    rows = []
+    for method in METHODS:
+        steps = study.steps_to_target(workload, method)
+        if not steps:
+            continue
+        seconds = [study.seconds(workload, link, method) for link in study.links]
+        reached = ", ".join("never" if number is None else str(number) for number in steps)
+        sent = study.sent_bytes(workload, method)
+        row = [method, reached, number_text(sent, lambda s: f"{s / 1e6:.2f}")]
+        rows.append([*row, *(number_text(s, lambda s: f"{s:.0f}") for s in seconds)])
+    return markdown(["method", "steps to it", "MB sent", *study.links], rows)
+
+
+def number_text(number: float | None, text: Callable[[float], str]) -> str:
+    """Formats a number; empty if there is none."""
+    return NEVER if number is None else text(number)
+
+
+def price_table(study: Study, workload: str) -> str:
+    """Returns the test loss at equal samples, and what it is above that of DDP."""
+    step = PRICE_AT[workload]
+    base = study.loss(workload, "DDP", step)
+    rows = []
+    for method in METHODS:
+        losses = study.loss(workload, method, step)
+        if losses and base:
+            mean = statistics.mean(losses)
+            above = 100 * (mean / statistics.mean(base[: len(losses)]) - 1)
+            spread = f"{min(losses):.4f} to {max(losses):.4f}"
+            rows.append([method, f"{mean:.4f}", spread, str(len(losses)), f"{above:+.1f} %"])
+    return markdown(["method", f"loss after {step} steps", "seeds", "number", "price"], rows)
+
+
+PRICE_AT: Final[Mapping[str, int]] = {"LeNet": 256, "characters": STEPS["characters"]}
+
+
+def photographs_table(study: Study) -> str:
+    """Returns the accuracy and the bytes of ResNet-20 on CIFAR-10."""
+    rows = []
+    for method in ("DDP", *PRICE):
+        for run in study.runs("ResNet-20", method):
+            sent = run["sent_bytes"] or run["steps"] * 4 * 269_722
+            accuracy = f"{run['points'][-1][1]:.1%}"
+            rows.append([method, str(run["seed"]), accuracy, f"{sent / 1e6:.2f}"])
+    return markdown(["method", "seed", "top-1 after 500 steps", "MB sent by a replica"], rows)
+
+
+def draw(study: Study, path: Path) -> None:
+    """Draws seconds to the target over the rate of links, a panel a workload."""
+    pyplot = pyplot_for(str(path))
+    figure, panels = pyplot.subplots(1, len(STEPS), figsize=(13, 5.2), layout="constrained")
+    links = [link for link in study.links if link != UNLIMITED]
+    for axis, workload in zip(panels, STEPS, strict=True):
+        for method in METHODS:
+            seconds = [study.seconds(workload, link, method) for link in links]
+            if any(seconds):
+                marks = [float("nan") if s is None else s for s in seconds]
+                axis.plot(map(megabits, links), marks, label=method, **style(method))
+        axis.set(xscale="log", yscale="log", xlabel="Mbit/s of each link, 20 ms there and back")
+        axis.set(ylabel="seconds to the target", title=title(workload))
+        axis.set_xticks([megabits(link) for link in links], [f"{megabits(k):g}" for k in links])
+        axis.minorticks_off()
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.grid(alpha=0.3, which="both")
+        axis.legend(fontsize="small", ncols=2)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def style(method: str) -> dict[str, Any]:
+    """Returns the line of a method: dashed for others', a colour for each number of steps."""
+    every = METHODS[method].every
+    ours = method.startswith("ours")
+    colours = {1: "C7", 8: "C0", 32: "C1", 128: "C2"}
+    marks = {"sgd": "s", "lloydmax": "^", "tiletopk": "o"}
+    mark = marks.get(method.split()[-1], "x" if ours else "d")
+    colour = colours[every] if ours else f"C{3 + [*METHODS].index(method) % 6}"
+    return {"marker": mark, "linestyle": "-" if ours else "--", "color": colour}
+
+
+def title(workload: str) -> str:
+    """Returns the workload and its target."""
+    kind = WORKLOADS[workload]
+    target = f"{kind.target:.1%}" if kind.rising else f"a loss of {kind.target:g}"
+    return f"{workload} to {target}, four workers"
+
+
+def megabits(link: str) -> float:
+    """Returns the rate of a link.
+
+    >>> megabits("1gbit"), megabits("50mbit")
+    (1000.0, 50.0)
+    """
+    number = float(link.rstrip("gmbit"))
+    return 1000 * number if link.endswith("gbit") else number

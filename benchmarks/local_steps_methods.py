@@ -1,0 +1,266 @@
+"""Methods of local_steps.py: data-parallel training, and local steps, of several systems.
+
+The published files of DeMo and of SparseLoCo (CCLoco) are not part of this project. `--peers` names
+a folder with `demo.py` and `ccloco.py`; without it these methods are not measured.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, final
+
+import torch
+import torch.distributed as dist
+from ddp_train import has_momentum, wrapped
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
+    PostLocalSGDState,
+    post_localSGD_hook,
+)
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import PostLocalSGDOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+import atomo
+
+__all__ = ["METHODS", "Method", "Trainer", "make_trainer"]
+
+
+@final
+@dataclass(frozen=True)
+class Method:
+    """A way to train on several ranks."""
+
+    kind: str
+    """ddp, post-local, local, demo or ccloco."""
+    setting: str = ""
+    """The hook of DDP as in ddp_train.py, or the codec of local steps."""
+    every: int = 1
+    """The steps in a round."""
+    outer: str = "sgd(lr=1)"
+    memory: str = "auto"
+
+    @property
+    def is_local(self) -> bool:
+        """True if ranks train alone between two exchanges."""
+        return self.kind in ("local", "post-local", "ccloco")
+
+
+DECAY: Final = "residual(decay=0.95)"
+ROUNDS: Final = (8, 32, 128)
+SHARES: Final = {8: 3, 32: 10, 128: 10}
+"""Percent of the entries that a round sends: longer rounds have time for more."""
+
+
+def local_methods() -> Iterator[tuple[str, Method]]:
+    """Yields the methods with local steps."""
+    for every in ROUNDS:
+        yield f"PostLocalSGD {every}", Method("post-local", every=every)
+        yield f"ours {every} sgd", Method("local", "sgd", every)
+        yield f"ours {every} lloydmax", Method("local", "lloydmax", every, memory=DECAY)
+        sparse = f"tiletopk(ratio={SHARES[every] / 100}, values=lloydmax)"
+        name = f"ours {every} tiletopk {SHARES[every]} %"
+        yield name, Method("local", sparse, every, memory=DECAY)
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    "DDP": Method("ddp", "none"),
+    "DDP bf16": Method("ddp", "bf16"),
+    "DDP PowerSGD": Method("ddp", "powersgd:4"),
+    "DeMo": Method("demo"),
+    "SparseLoCo 32": Method("ccloco", every=32),
+    "ours 1 topk": Method("ddp", "atomo:topk(ratio=0.01)"),
+    "ours 1 PowerSGD": Method("ddp", "atomo:powersgd(rank=4)"),
+    **dict(local_methods()),
+}
+
+
+class Trainer(Protocol):
+    """A model with the optimizer of a method."""
+
+    model: nn.Module
+    """The model to call."""
+    inner: Optimizer
+    """The optimizer that has the learning rate."""
+
+    def step(self) -> None:
+        """Takes a step, and the exchange that is due."""
+
+    def anchor(self) -> AbstractContextManager[Any]:
+        """Puts the weights to evaluate into the model for a block."""
+
+    @property
+    def sent_bytes(self) -> int:
+        """The payload that this rank has sent; 0: not counted."""
+
+
+@final
+class DataParallel:
+    """DDP with a hook; with `atomo:SPEC`, ours."""
+
+    def __init__(self, method: Method, model: nn.Module, inner: Optimizer) -> None:
+        momentum = float(inner.param_groups[0].get("momentum", 0.0))
+        first = dist._DEFAULT_FIRST_BUCKET_BYTES  # type: ignore[attr-defined]
+        self.model: nn.Module = wrapped(model, method.setting, momentum)
+        dist._DEFAULT_FIRST_BUCKET_BYTES = first  # type: ignore[attr-defined]
+        if has_momentum(method.setting, momentum):
+            inner.param_groups[0]["momentum"] = 0.0
+        self.inner = inner
+        self.sent_bytes = 0
+
+    def step(self) -> None:
+        self.inner.step()
+
+    def anchor(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+@final
+class LocalSteps:
+    """Local steps of `atomo.local_steps`."""
+
+    def __init__(self, method: Method, model: nn.Module, inner: Optimizer) -> None:
+        self.model, self.inner = model, inner
+        self._optimizer = atomo.local_steps(
+            model,
+            inner,
+            method.setting,
+            every=method.every,
+            outer=method.outer,
+            memory=method.memory,
+            process_group=dist.group.WORLD,
+        )
+
+    def step(self) -> None:
+        self._optimizer.step()
+
+    def anchor(self) -> AbstractContextManager[Any]:
+        return self._optimizer.anchor()
+
+    @property
+    def sent_bytes(self) -> int:
+        """The frames of differences; buffers are added by their size, a mean of R ranks sends
+        2 (R - 1) / R of it.
+        """
+        stats, size = self._optimizer.exchange.stats, dist.get_world_size()
+        buffers = (b for b in self.model.buffers() if b.is_floating_point())
+        width = sum(buffer.numel() * buffer.element_size() for buffer in buffers)
+        return stats.sent_bytes + stats.steps * 2 * (size - 1) * width // size
+
+
+@final
+class PostLocal:
+    """PyTorch's PostLocalSGDOptimizer, without a first phase of averaged gradients."""
+
+    def __init__(self, method: Method, model: nn.Module, inner: Optimizer) -> None:
+        ddp = DistributedDataParallel(model)
+        groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+        own = groups[dist.get_rank()]
+        state = PostLocalSGDState(  # type: ignore[no-untyped-call]
+            None, own, 0, post_local_gradient_allreduce=False
+        )
+        ddp.register_comm_hook(state, post_localSGD_hook)
+        # The averager counts from 0, and averages after step number `warmup_steps`.
+        averager = PeriodicModelAverager(method.every, warmup_steps=method.every - 1)
+        self.model: nn.Module = ddp
+        self.inner = inner
+        self.sent_bytes = 0
+        self._optimizer = PostLocalSGDOptimizer(inner, averager)
+
+    def step(self) -> None:
+        self._optimizer.step()  # type: ignore[no-untyped-call]
+
+    def anchor(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+@final
+class Demo:
+    """DeMo's published file with its published settings, except for the learning rate."""
+
+    def __init__(self, model: nn.Module, inner: Optimizer, peers: Path) -> None:
+        rate = inner.param_groups[0]["lr"]
+        self.model = model
+        self.inner: Optimizer = peer(peers, "demo").DeMo(model.parameters(), lr=rate)
+        self.sent_bytes = 0
+
+    def step(self) -> None:
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.inner.step()
+        self.sent_bytes += self.inner.data_transmit  # type: ignore[attr-defined]
+
+    def anchor(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+@final
+class SparseLoCo:
+    """SparseLoCo's published file, called as its training script calls it."""
+
+    def __init__(self, method: Method, model: nn.Module, inner: Optimizer, peers: Path) -> None:
+        self.model, self.inner = model, inner
+        self.sent_bytes = 0
+        self._every, self._steps = method.every, 0
+        self._outer = peer(peers, "ccloco").CCLoco(
+            model.parameters(), lr=1.0, error_decay=0.95, top_k=128, chunk_size=64,
+            use_quantization=True, quantization_bins=4, quantization_range=6,
+        )  # fmt: skip
+        self._anchor = self._weights()
+
+    def _weights(self) -> list[torch.Tensor]:
+        return [parameter.detach().clone() for parameter in self.model.parameters()]
+
+    def step(self) -> None:
+        self.inner.step()
+        self._steps += 1
+        if self._steps % self._every:
+            return
+        for parameter, anchor in zip(self.model.parameters(), self._anchor, strict=True):
+            parameter.grad = anchor - parameter.detach()
+            parameter.data.copy_(anchor)
+        self._outer.step()
+        self._anchor = self._weights()
+
+    def anchor(self) -> AbstractContextManager[Any]:
+        return self._in_model()
+
+    @contextmanager
+    def _in_model(self) -> Iterator[None]:
+        """Yields: evaluations take place after an exchange, when the model is the anchor."""
+        yield
+
+
+def peer(folder: Path, name: str) -> Any:
+    """Imports a published file. Both files need `einops`, in that folder or installed."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return importlib.import_module(name)
+
+
+def make_trainer(
+    method: Method, model: nn.Module, inner: Optimizer, peers: Path | None = None
+) -> Trainer:
+    """Wraps a model and an optimizer in a method. All ranks call it."""
+    if method.kind in ("demo", "ccloco"):
+        if peers is None:
+            raise SystemExit(f"{method.kind}: give --peers FOLDER with its published file")
+        broadcast(model)
+        if method.kind == "demo":
+            return Demo(model, inner, peers)
+        return SparseLoCo(method, model, inner, peers)
+    kinds: Mapping[str, Callable[[Method, nn.Module, Optimizer], Trainer]] = {
+        "ddp": DataParallel,
+        "post-local": PostLocal,
+        "local": LocalSteps,
+    }
+    return kinds[method.kind](method, model, inner)
+
+
+def broadcast(model: nn.Module) -> None:
+    """Copies the weights of rank 0 to all ranks."""
+    for tensor in model.state_dict().values():
+        dist.broadcast(tensor, 0)

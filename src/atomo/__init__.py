@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         TooFewWorkers,
         TransportError,
     )
-    from atomo.exchange.outer.optimizer import OuterSGD, OuterSign
     from atomo.hooks.accelerate import accelerate_hook
     from atomo.hooks.ddp import ddp_hook
     from atomo.hooks.fsdp import fsdp_hook
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from atomo.hooks.trainer import trainer_hook
     from atomo.memory import MEMORIES, Memory, default_memory, make_memory
     from atomo.options.compression import Compression
+    from atomo.options.outer import OuterSGD, OuterSign
 
 __all__ = [
     "CODECS",
@@ -123,7 +123,7 @@ HOMES = {
     ),
     "Compression": "atomo.options.compression",
     **dict.fromkeys(("HookOptions", "LocalStepsOptions"), "atomo.hooks.options"),
-    **dict.fromkeys(("OuterSGD", "OuterSign"), "atomo.exchange.outer.optimizer"),
+    **dict.fromkeys(("OuterSGD", "OuterSign"), "atomo.options.outer"),
     "__version__": "atomo.core.distribution",
     "accelerate_hook": "atomo.hooks.accelerate",
     "bucket_cap_mb_list": "atomo.hooks.states.ddp_buckets",

@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import StepLR
 
 import atomo
 from atomo.errors import CheckpointError, ConfigError, Diverged
-from atomo.exchange.outer.optimizer import OuterSGD
 from atomo.hooks.local_steps import check_arguments
+from atomo.options.outer import OuterSGD
 
 OUTER = OuterSGD(0.7, 0.9, nesterov=True)
 

@@ -13,8 +13,8 @@ from torch.optim import SGD
 
 from atomo import transports
 from atomo.exchange.collectives.direct import Direct
-from atomo.exchange.outer.optimizer import OuterSGD
 from atomo.hooks.replicas import copy_first
+from atomo.options.outer import OuterSGD
 
 PLAIN = "sgd(lr=1)"
 

@@ -13,7 +13,7 @@ from torch.optim import SGD, AdamW
 
 import atomo
 from atomo.errors import CheckpointError, ConfigError
-from atomo.exchange.outer.rounds import Rounds
+from atomo.options.rounds import Rounds
 
 PLAIN = "sgd(lr=1)"
 

@@ -72,6 +72,17 @@ def of_schedule(*names: str) -> Effect[Settings]:
     return Effect(scheduled(*names), why, refused=True, asks=lambda value: value != "")
 
 
+def of_rounds(default: str | int | float) -> Effect[Settings]:
+    """Returns the effect of an option that only rounds of local steps read."""
+    return Effect(
+        lambda s: s.has_local_steps,
+        "--local-steps {0.local_steps} averages the gradients of every step, without rounds; give "
+        "--local-steps 30, or leave it out",
+        refused=True,
+        asks=lambda value: value != default,
+    )
+
+
 # Options that every run reads, or refuses if they contradict others (`checks`, `comm_rules`).
 READ: Final = (
     "n", "hostfile", "slurm", "task", "network", "weights", "dataset", "data_dir", "image_size",
@@ -83,17 +94,23 @@ READ: Final = (
     "blosc_codec", "enable_gpu", "master_device", "cuda_aware_mpi", "threads", "train_dir",
     "eval_freq", "checkpoint_every", "keep_checkpoints", "resume", "dump_every", "evaluator",
     "seed", "log_format", "timeout", "min_workers", "spares", "max_restarts", "mpi_args",
+    "local_steps",
 )  # fmt: skip
 
 TRAIN_EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
     dict.fromkeys(READ, ALWAYS)
     | {
+        "outer": of_rounds("auto"),
+        "outer_mean": of_rounds("workers"),
+        "fragments": of_rounds(1),
+        "overlap": of_rounds(0),
+        "mix": of_rounds(0.0),
         "test_batch_size": Effect(
             lambda s: s.evaluator.lower() != "none",
             "--evaluator none starts no evaluator; give --eval-batch-size to `atomo evaluate`",
         ),
         "momentum": Effect(
-            applies_momentum, "--optimizer adam has moments of its own; leave it out"
+            applies_momentum, "--optimizer {0.optimizer} has momentum of its own; leave it out"
         ),
         "noise_damping": Effect(
             may_damp,

@@ -34,9 +34,13 @@ STATE: Final = (
     "dense_below",
     "dense_steps",
     "seed",
+    "local_steps",
+    "fragments",
+    "overlap",
 )
 """Settings that must be equal unless `--resume anyway` overrides them."""
-METHOD: Final = ("code", "code_schedule", "code_for", "momentum", "nesterov")
+METHOD: Final = ("code", "code_schedule", "code_for", "momentum", "nesterov", "outer", "mix",
+                 "outer_mean")  # fmt: skip
 """Settings that must be equal as well if a run continues in its own folder."""
 PLANNED: Final = frozenset({"code", "code_schedule", "code_for"})
 """Settings that a plan of `--code auto` changes during a run."""
@@ -50,6 +54,12 @@ UNSAID: Final[Mapping[str, object]] = MappingProxyType(
         "code_schedule": "",
         "code_for": "",
         "nesterov": False,
+        "local_steps": "1",
+        "outer": "auto",
+        "outer_mean": "workers",
+        "fragments": 1,
+        "overlap": 0,
+        "mix": 0.0,
     }
 )
 

@@ -6,11 +6,11 @@ from functools import wraps
 from typing import Any, Final, ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from atomo.core.names import nearest
-from atomo.exchange.outer.fragments import Fragments
-from atomo.exchange.outer.optimizer import Outer
-from atomo.exchange.outer.rounds import Every
 from atomo.memory import Memory
 from atomo.options.compression import Compression
+from atomo.options.fragments import Fragments
+from atomo.options.outer import Outer
+from atomo.options.rounds import Every
 
 __all__ = [
     "DEFAULTS",

@@ -27,11 +27,14 @@ __all__ = [
     "MomentumCorrection",
     "NoMemory",
     "Residual",
+    "applies_momentum",
     "canonical_memory",
     "check_fits",
+    "check_no_momentum",
     "default_memory",
     "kind_of",
     "make_memory",
+    "memory_without_momentum",
 ]
 
 MEMORIES: Mapping[str, type[Memory]] = MappingProxyType(
@@ -127,6 +130,32 @@ def other(codec: Codec[Any]) -> str:
 def kind_of(memory: str | Memory) -> type[Memory]:
     """Returns the class of a memory, or the class that a specification names."""
     return type(memory) if isinstance(memory, Memory) else read_memory(memory)[0]
+
+
+def applies_momentum(memory: str) -> bool:
+    """True if a memory applies momentum, or computes an update from gradients."""
+    kind = kind_of(memory)
+    return kind.has_momentum or kind.makes_update
+
+
+def memory_without_momentum(memory: str) -> str:
+    """Returns the memory without momentum that feeds errors back as this memory does.
+
+    >>> memory_without_momentum("dgc"), memory_without_momentum("none")
+    ('residual', 'none')
+    """
+    if not applies_momentum(memory):
+        return memory
+    return Residual.id if kind_of(memory).feeds_back else NoMemory.id
+
+
+def check_no_momentum(memory: str) -> None:
+    """Raises ConfigError for a memory that local steps cannot use."""
+    if applies_momentum(memory):
+        raise ConfigError(
+            f"memory {memory} computes a step from gradients, and local steps send differences of "
+            "weights: give memory='residual', and momentum to the optimizers"
+        )
 
 
 def canonical_memory(spec: str) -> str:

@@ -8,9 +8,9 @@ from torch import nn
 from torch.optim import SGD
 
 from atomo.exchange.outer.anchor import Anchor
-from atomo.exchange.outer.fragments import split_fragments
-from atomo.exchange.outer.optimizer import OuterSGD, automatic_outer, parse_outer
-from atomo.exchange.outer.rounds import Rounds
+from atomo.options.fragments import split_fragments
+from atomo.options.outer import OuterSGD, automatic_outer, parse_outer
+from atomo.options.rounds import Rounds
 
 
 @pytest.mark.parametrize("outer", [

@@ -37,11 +37,19 @@ class SampleSplit:
         whole = sum(images)
         return () if len({*images}) == 1 else tuple(count / whole for count in images)
 
-    def balances(self, step: int, reports: Reports) -> tuple[GradientCounts, GradientCounts]:
-        """Returns the gradient counts and the image counts of a committed step."""
+    def balances(
+        self, step: int, reports: Reports, local_steps: int = 1
+    ) -> tuple[GradientCounts, GradientCounts]:
+        """Returns the gradient counts and the image counts of a committed step.
+
+        Args:
+            step: the number of the step, or of a round of local steps.
+            reports: the reports of the members that counted.
+            local_steps: the number of steps in the round.
+        """
         sharing, used = len(self.members_at(step)), len(reports)
         images = round(sum(report.images for report in reports.values()))
-        return balance_of(sharing, used), balance_of(self._images, images)
+        return balance_of(sharing, used), balance_of(self._images * local_steps, images)
 
 
 def balance_of(due: int, used: int) -> GradientCounts:

@@ -1,3 +1,3 @@
-"""Rounds of local steps: the anchor, the outer optimizer that steps it, fragments, and when each is
-exchanged. The averages themselves are those of an exchange.
+"""The anchor of local steps, and rotations of what is exchanged. Its optimizer and its rounds are in
+`options`; the averages are those of an exchange.
 """

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from atomo.errors import CheckpointError
-from atomo.exchange.outer.optimizer import Outer
-from atomo.exchange.outer.rounds import UNSENT
+from atomo.options.outer import Outer
+from atomo.options.rounds import UNSENT
 
 __all__ = ["Anchor"]
 
@@ -50,6 +50,11 @@ class Anchor:
         self._momentum: dict[str, Tensor] = {}
         if outer.momentum:
             self._momentum = {n: torch.zeros_like(tensor) for n, tensor in self._weights.items()}
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The weights, by parameter name. Do not change them."""
+        return self._weights
 
     @torch.no_grad()
     def difference(self, name: str) -> Tensor:

@@ -84,8 +84,10 @@ class Hierarchical(Communicator):
 
     def push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._pushed[bucket.number] = flat
-        while (flat_next := self._pushed.get(len(self._summing))) is not None:
-            bucket_next = self._buckets[len(self._summing)]
+        for bucket_next in self._buckets[len(self._summing) :]:  # which may be those of a fragment
+            flat_next = self._pushed.get(bucket_next.number)
+            if flat_next is None:
+                return
             self._summing.append(self._summer.submit(self._sum, bucket_next, flat_next))
 
     def average(self, report: Report) -> Exchanged:

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from atomo.errors import ConfigError
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.outer.anchor import Anchor
-from atomo.exchange.outer.fragments import split_fragments
 from atomo.hooks.adapter.fragments import FragmentExchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.hooks.hook_config import HookConfig, make_exchange
@@ -23,6 +22,7 @@ from atomo.hooks.optimizers.weight_decay import local
 from atomo.hooks.replicas import replicate_tensors
 from atomo.hooks.sharding.fsdp_checks import check_config, check_meshes, sharded_parameters
 from atomo.memory import NoMemory
+from atomo.options.fragments import split_fragments
 
 __all__ = ["ReplicaTensors", "check_shards", "make_replica", "tensors_of"]
 

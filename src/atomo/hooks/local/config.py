@@ -9,17 +9,17 @@ from atomo.codecs import Codec, Law
 from atomo.core.names import described, resolve
 from atomo.errors import ConfigError
 from atomo.exchange.collectives.collective import Collective
-from atomo.exchange.outer.fragments import Fragments, count_fragments
-from atomo.exchange.outer.optimizer import AUTO, Outer, OuterSGD, automatic_outer, parse_outer
 from atomo.exchange.outer.rotation import DCT
-from atomo.exchange.outer.rounds import UNSENT, Rounds
 from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizer import JOB_TIMEOUT_S
 from atomo.hooks.option_checks import check_bucket_mb
 from atomo.hooks.options import DEFAULTS, LOCAL_DEFAULTS, LocalStepsOptions, RoundOptions
 from atomo.hooks.resolve_options import config_of
-from atomo.memory import NoMemory, Residual
+from atomo.memory import NoMemory, applies_momentum, check_no_momentum, memory_without_momentum
+from atomo.options.fragments import Fragments, count_fragments
 from atomo.options.local_recipes import INNER, LOCAL_RECIPES
+from atomo.options.outer import AUTO, Outer, OuterSGD, automatic_outer, parse_outer
+from atomo.options.rounds import UNSENT, Rounds
 
 __all__ = ["LocalConfig", "local_config"]
 
@@ -114,15 +114,10 @@ def without_momentum(config: HookConfig) -> HookConfig:
     Raises:
         ConfigError: a memory with momentum was given.
     """
-    kind = config.memory_kind
-    if not kind.has_momentum and not kind.makes_update:
-        return config
-    if config.memory == "auto":
-        return replace(config, memory=Residual.id if kind.feeds_back else NoMemory.id)
-    raise ConfigError(
-        f"memory {config.memory_spec} computes a step from gradients, and local steps send "
-        "differences of weights: give memory='residual', and momentum to the optimizers"
-    )
+    if config.memory == "auto" and applies_momentum(config.memory_spec):
+        return replace(config, memory=memory_without_momentum(config.memory_spec))
+    check_no_momentum(config.memory_spec)
+    return config
 
 
 def automatic(config: HookConfig, every: int, ranks: Collective) -> OuterSGD:

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, final
 from torch.optim import Optimizer
 
 from atomo.errors import ConfigError
-from atomo.exchange.outer.optimizer import Outer
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.local.replica import LocalReplica
+from atomo.options.outer import Outer
 
 __all__ = ["LocalStepsOptimizer"]
 

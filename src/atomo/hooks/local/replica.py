@@ -12,12 +12,12 @@ from torch.optim import Optimizer
 from atomo.errors import CheckpointError
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.outer.anchor import Anchor
-from atomo.exchange.outer.optimizer import Outer, OuterSign
 from atomo.exchange.outer.rotation import DCT, rotate, unrotate
-from atomo.exchange.outer.rounds import Rounds
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.adapter.fragments import FragmentExchange
 from atomo.hooks.local.gathering import gather_dicts
+from atomo.options.outer import Outer, OuterSign
+from atomo.options.rounds import Rounds
 
 __all__ = ["LocalReplica"]
 

@@ -85,6 +85,8 @@ class PlainLines:
                     self.note(event.chosen)
                 if event.fusion:
                     self.note(event.fusion)
+                if event.rounds:
+                    self.note(event.rounds)
             case StepDone():
                 if event.step % self._log_interval == 0 or event.step == self._last_step:
                     self.note(step_line(event, self._last_step, self._samples))

@@ -63,6 +63,8 @@ class LivePanel:
                     self.note(event.chosen)
                 if event.fusion:
                     self.note(event.fusion)
+                if event.rounds:
+                    self.note(event.rounds)
             case Evaluation():
                 self.note(evaluation_line(event))
             case Caution():

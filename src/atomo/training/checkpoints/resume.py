@@ -11,7 +11,15 @@ from atomo.config.identity import check_identity
 from atomo.config.settings import Settings
 from atomo.errors import CheckpointError
 from atomo.training.checkpoints.checkpoint import Snapshot, load, steps
-from atomo.training.checkpoints.schema import COUNTS, EXCHANGE, HOSTS, MEMORY, exchange_in
+from atomo.training.checkpoints.schema import (
+    COUNTS,
+    EXCHANGE,
+    HOSTS,
+    MEMORY,
+    exchange_in,
+    without_round,
+    without_rounds,
+)
 from atomo.training.folder.run_folder import PATIENCE_S
 
 __all__ = ["find_snapshot", "hosts_in", "snapshot_of", "spread"]
@@ -65,7 +73,8 @@ def adapted(
         snapshot = replace(snapshot, workers=tuple(map(without_memory, snapshot.workers)))
     if settings.optimizer != snapshot.config.get("optimizer"):
         dropped.append("the state of the optimizer")
-        snapshot = replace(snapshot, optimizer=exchange_in([snapshot.optimizer]))
+        own = tuple(map(without_rounds, snapshot.workers))
+        snapshot = replace(snapshot, optimizer=exchange_in([snapshot.optimizer]), workers=own)
     state = f", without {' and '.join(dropped)}" if dropped else ""
     say(
         f"continues from step {snapshot.step}{state}, with other settings: {', '.join(differences)}"
@@ -151,7 +160,9 @@ def spread(
     if [*hosts] == [*saved_hosts]:
         pairs = zip(states, saved_hosts, strict=True)
         return [{**state, **by_host[host]} for state, host in pairs]
-    means = averaged([without_memory(state) for state in states]) | averaged([*by_host.values()])
+    # A round of local steps begins anew at the anchor, with the mean of the inner optimizers.
+    own = [without_round(without_memory(state)) for state in states]
+    means = averaged(own) | averaged([*by_host.values()])
     return [dict(means) for _ in hosts]
 
 

@@ -17,7 +17,11 @@ __all__ = [
     "COUNTS",
     "EXCHANGE",
     "HOSTS",
+    "INNER",
+    "LOCAL",
     "MEMORY",
+    "OUTER",
+    "ROUND",
     "check_kept",
     "check_tensor",
     "check_worker",
@@ -25,9 +29,14 @@ __all__ = [
     "kept_buffers",
     "load_model",
     "without_exchange",
+    "without_round",
+    "without_rounds",
 ]
 
 BUFFER, MEMORY = "buffer/", "memory/"  # prefixes of names in a worker's state
+LOCAL, INNER = "local/", "inner/"  # as well, with local steps: own weights, and own optimizer
+ROUND = "round"  # as well: loss, correct samples, samples and steps since the round began
+OUTER = "outer/"  # prefix of the outer optimizer and of means in flight, in an optimizer's state
 EXCHANGE = "exchange/"  # prefix of a communicator's names in an optimizer's state
 HOSTS = "hosts"  # after EXCHANGE: the host of each rank with --hierarchical
 COUNTS = "counts"  # after EXCHANGE: the gradients and images since the last line of metrics
@@ -63,6 +72,12 @@ def check_worker(state: Mapping[str, Tensor], model: nn.Module, memory: type[Mem
     for name, tensor in state.items():
         if name.startswith(BUFFER) and name.removeprefix(BUFFER) in buffers:
             check_tensor(name, tensor, buffers[name.removeprefix(BUFFER)])
+        elif name.startswith(LOCAL) and name.removeprefix(LOCAL) in parameters:
+            check_tensor(name, tensor, parameters[name.removeprefix(LOCAL)])
+        elif name == ROUND:
+            check_tensor(name, tensor, torch.zeros(4, dtype=torch.float64))
+        elif name.startswith(INNER):
+            pass  # the optimizer checks them
         elif name.removeprefix(MEMORY) in memory.scalars:
             check_tensor(name, tensor, torch.zeros((), dtype=torch.float64))
         elif name.startswith(MEMORY) and name.rpartition("/")[2] in parameters:
@@ -102,6 +117,16 @@ def check_tensor(name: str, tensor: Tensor, own: Tensor) -> None:
 def without_exchange(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns a checkpoint's optimizer state without the part of the communicator."""
     return {name: tensor for name, tensor in state.items() if not name.startswith(EXCHANGE)}
+
+
+def without_rounds(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the state of a worker or of an optimizer without the part of local steps."""
+    return {n: t for n, t in without_round(state).items() if not n.startswith((INNER, OUTER))}
+
+
+def without_round(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the state of a worker that begins its round anew."""
+    return {n: t for n, t in state.items() if n != ROUND and not n.startswith(LOCAL)}
 
 
 def exchange_in(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

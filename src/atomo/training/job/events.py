@@ -70,6 +70,7 @@ class Started:
     chosen: str = ""  # the plan of `--code auto`
     fusion: str = ""  # the plan of `--fusion auto`
     spares: int = 0  # processes that wait to take the place of a worker
+    rounds: str = ""  # the rounds of local steps, in words
 
 
 @final
@@ -118,6 +119,10 @@ class StepDone:
     refused_for: list[str] = field(default_factory=list)  # and its fault: an `errors.FrameFault`
     slowest: int = 0  # worker with the longest time from order to report; 0: unknown
     slowness: float = 1.0  # the mean of these times over the median of all workers
+    round: int = 0  # of local steps, that ended with this step; 0: none did
+    round_steps: int = 0  # its steps; 0 as well
+    outer_rate: float = 0.0  # effective rate of the outer optimizer at this correlation
+    correlation: float | None = None  # of its mean difference with that of the round before
     storage_failures: int = 0  # attempts to write in the run's folder that failed so far
 
 

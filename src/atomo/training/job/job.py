@@ -3,13 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
-from torch import Size, nn
+from torch import Size, Tensor, nn
 
-from atomo.codecs.by_name import ByName, dense_below
+from atomo.codecs import Codec
+from atomo.codecs.by_name import NONE, ByName, dense_below
 from atomo.codecs.dense_fallback import DENSE
 from atomo.config.bounds import FLOAT
 from atomo.config.checks import ANYWAY
@@ -19,18 +21,22 @@ from atomo.errors import ConfigError
 from atomo.fusion import Bucket, shapes
 from atomo.fusion import plan as plan_buckets
 from atomo.memory import NoMemory, kind_of
+from atomo.options.fragments import split_fragments
 from atomo.options.grouping import Grouping
+from atomo.options.local_steps import local_phases
 from atomo.options.schedule import phases
 from atomo.options.weight_sync import delta_codec
+from atomo.training.checkpoints.schema import kept_buffers
 from atomo.training.job.compiling import compile_kernels
 from atomo.training.job.events import ProbedAgain
 from atomo.training.job.plan import Plan
+from atomo.training.job.round_plan import RoundPlan, make_round_plan
 from atomo.training.job.shard import Shard, steps_per_epoch
 from atomo.training.optim.learning_rate import LearningRate
 from atomo.workloads import Task, Workload, make_task
 from atomo.workloads.models.pretrained.weights import load_weights
 
-__all__ = ["Job", "make_job", "make_stages", "own_codecs"]
+__all__ = ["Job", "floating_buffers", "make_job", "make_stages", "own_codecs"]
 
 LAYERS: Final = Grouping("layer")
 
@@ -76,6 +82,44 @@ class Job:
         """Returns the buckets of `step`, with the codecs of that step."""
         return [stage for stage in self.stages if stage.first_step <= step][-1].buckets
 
+    @cached_property
+    def rounds(self) -> RoundPlan:
+        """The rounds of the run; without local steps a round is a step."""
+        s = self.settings
+        phases = local_phases(s.local_steps)
+        of = {"fragments": s.fragments, "overlap": s.overlap}
+        return make_round_plan(phases, self.steps_per_epoch, self.last_step, **of)
+
+    def exchanged_at(self, step: int) -> tuple[Bucket, ...]:
+        """Returns the buckets of an exchange of the whole model after `step`: those of the
+        parameters, and with local steps a bucket of the floating-point buffers.
+        """
+        return self.buckets_at(step) + self.buffer_buckets
+
+    @cached_property
+    def buffer_buckets(self) -> tuple[Bucket, ...]:
+        """The bucket of the buffers that have a mean, such as batch-norm statistics; empty: the
+        model has none, or no round has local steps.
+        """
+        buffers = floating_buffers(self.model) if self.settings.has_local_steps else {}
+        if not buffers:
+            return ()
+        tensors = [(name, tensor.shape) for name, tensor in buffers.items()]
+        number, offset = len(self.buckets), self.entries
+        return tuple(
+            replace(bucket, number=number + bucket.number, offset=offset + bucket.offset)
+            for bucket in plan_buckets(tensors, DENSE, Grouping("one"))
+        )
+
+    def fragment_buckets(self, step: int, fragment: int | None) -> tuple[Bucket, ...]:
+        """Returns the buckets of the exchange of a fragment after `step`; None: the whole model."""
+        buckets = self.exchanged_at(step)
+        if fragment is None:
+            return buckets
+        names = fragments_of(self.settings, shapes(self.model))[fragment]
+        own = [bucket for bucket in buckets if bucket.slots[0].name in names]
+        return (*own, *self.buffer_buckets)
+
     @property
     def down_buckets(self) -> tuple[Bucket, ...]:
         """Buckets with the codec for differences of weights sent to workers, if any."""
@@ -91,6 +135,9 @@ class Job:
         """
         s = self.settings
         plain = s.noise_damping and s.optimizer == "sgd" and s.memory == NoMemory.id
+        # Differences of weights add up to the same place however noisy they are.
+        if s.has_local_steps and self.rounds.at(step).is_local:
+            return False
         return plain and any(bucket.amplifies_noise for bucket in self.buckets_at(step))
 
     @property
@@ -200,13 +247,53 @@ def make_stages(settings: Settings, model: nn.Module, steps: int) -> tuple[Stage
     stages = [
         Stage(
             max(first, 1 + math.ceil(phase.epoch * steps)),
-            plan_buckets(tensors, phase.codec, grouping, by_name),
+            plan_fragments(settings, tensors, phase.codec, grouping, by_name),
         )
         for phase in phases(settings.code, settings.code_schedule)
     ]
     if first > 1:
-        stages.insert(0, Stage(1, plan_buckets(tensors, DENSE, grouping)))
+        stages.insert(0, Stage(1, plan_fragments(settings, tensors, DENSE, grouping)))
     return tuple(stages)
+
+
+def plan_fragments(
+    settings: Settings,
+    tensors: Sequence[tuple[str, Size]],
+    codec: Codec[Any],
+    grouping: Grouping,
+    by_name: ByName = NONE,
+) -> tuple[Bucket, ...]:
+    """Divides parameters into buckets, none of which has parameters of two fragments."""
+    sizes, buckets = dict(tensors), list[Bucket]()
+    for names in reversed(fragments_of(settings, tensors)):
+        own = plan_buckets([(name, sizes[name]) for name in names], codec, grouping, by_name)
+        number, offset = len(buckets), buckets[-1].offset + buckets[-1].size if buckets else 0
+        buckets += [
+            replace(bucket, number=number + bucket.number, offset=offset + bucket.offset)
+            for bucket in own
+        ]
+    return tuple(buckets)
+
+
+def fragments_of(
+    settings: Settings, tensors: Sequence[tuple[str, Size]]
+) -> Sequence[Sequence[str]]:
+    """Returns the names of the parameters in each fragment.
+
+    Raises:
+        ConfigError: the model has fewer parameters than fragments.
+    """
+    count = settings.fragments if settings.has_local_steps else 1
+    return split_fragments({name: shape.numel() for name, shape in tensors}, count)
+
+
+def floating_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Returns the buffers that have a mean, by name: those of floating-point numbers."""
+    return {
+        name: buffer
+        for name, buffer in kept_buffers(model).items()
+        if buffer.is_floating_point() and buffer.numel()
+    }
 
 
 def own_codecs(settings: Settings, tensors: Sequence[tuple[str, Size]]) -> ByName:

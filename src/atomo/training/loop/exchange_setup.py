@@ -116,7 +116,7 @@ def make_exchange(
         rows = row_gradients(job)
         reduction, pipeline = make_pipeline(job, everyone, memory, transport.rank, rows=rows)
         communicator = ElasticCommunicator(group, everyone, pipeline) if group else pipeline
-        compressed = names_in(job, [0] * len(job.buckets), 0)
+        compressed = names_in(job, [0] * len(job.exchanged_at(1)), 0)
         return ExchangeSetup(communicator, memory, reduction, hosts, compressed, rows)
     return inside_out(job, transport, everyone, hosts, memory)
 
@@ -129,7 +129,7 @@ def inside_out(
     inside = join_host(hosts, everyone)
     # A memory that clips needs the norm of the whole gradient: then one rank compresses all of it.
     count = 1 if memory.needs_norm else hosts.rails
-    rails = rails_of(job.buckets, count)
+    rails = rails_of(job.exchanged_at(1), count)
     if inside.rank >= count:
         communicator = Hierarchical(everyone, inside, rails, None)
         return ExchangeSetup(communicator, memory, None, hosts, frozenset())
@@ -161,5 +161,5 @@ def make_pipeline(
 
 def names_in(job: Job, rails: Sequence[int], rail: int) -> frozenset[str]:
     """Returns the parameters of the buckets in a rail."""
-    buckets = (bucket for bucket in job.buckets if rails[bucket.number] == rail)
+    buckets = (bucket for bucket in job.exchanged_at(1) if rails[bucket.number] == rail)
     return frozenset(slot.name for bucket in buckets for slot in bucket.slots)

@@ -5,21 +5,31 @@ All ranks start, average and step alike, so their weights stay the same bits.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import torch
 import xxhash
+from jaxtyping import Float
 from torch import Tensor
 
 from atomo.exchange import Exchanged, Report, check_images
 from atomo.exchange.elastic import ElasticGroup
+from atomo.fusion import Bucket
 from atomo.training.checkpoints.checkpoint import Snapshot
 from atomo.training.checkpoints.resume import hosts_in, spread
-from atomo.training.checkpoints.schema import EXCHANGE, load_model, without_exchange
+from atomo.training.checkpoints.schema import (
+    EXCHANGE,
+    load_model,
+    without_exchange,
+    without_rounds,
+)
 from atomo.training.job.events import DONE, DRIFTED, INTERRUPTED
 from atomo.training.job.job import Job
+from atomo.training.job.round_plan import Round, RoundResult
+from atomo.training.loop.anchored_exchange import AnchoredExchange
 from atomo.training.loop.exchange_setup import make_exchange
+from atomo.training.loop.local_steps import LocalSteps
 from atomo.training.loop.worker_state import restore, worker_state
 from atomo.training.optim.noise_damping import Damping, without_damping
 from atomo.training.optim.one_thread import on_one_thread
@@ -45,6 +55,8 @@ class ReplicaStep:
     factor: float  # on the learning rate, by the noise of the codec
     update_s: float
     step_s: float
+    round_result: RoundResult | None = None
+    """The figures of the round of local steps that ended with this step, on rank 0."""
 
     @property
     def ending(self) -> str:
@@ -73,13 +85,25 @@ class TrainingReplica:
         self.job = job
         self.exchange, self._group = make_exchange(job, transport, group), group
         self._communicator, self._rank = self.exchange.communicator, transport.rank
-        push, rows = self._communicator.push, self.exchange.rows
-        self._passes = ForwardBackward(job, self._rank + 1, device, push, rows=rows)
+        rows = self.exchange.rows
+        self._passes = ForwardBackward(job, self._rank + 1, device, self._push, rows=rows)
         leads = self._rank == 0  # and writes the checkpoints
         self._optimizer = FlatOptimizer(
             self._passes.weights, job.buckets, job.settings, job.rate, leads
         )
         self._damping = Damping()
+        self._local = LocalSteps(self._optimizer, job.buckets)
+        self._anchored: AnchoredExchange | None = None  # from the first local step on
+
+    @property
+    def round(self) -> Round:
+        """The round of the next step."""
+        return self.job.rounds.at(self.step + 1)
+
+    @property
+    def is_anchored(self) -> bool:
+        """True from the first local step on: the model of a checkpoint is the anchor."""
+        return self._anchored is not None
 
     def take_step(self, *, ending: str = DONE, saving: bool = False) -> ReplicaStep:
         """Takes the next step together with all ranks.
@@ -88,15 +112,26 @@ class TrainingReplica:
             ending: this rank's reason to end after the step; `DONE`: it has none.
             saving: True if this rank asks for a checkpoint.
         """
-        step, started = self.step + 1, time.perf_counter()
-        self.exchange.memory.set_learning_rate(self.job.rate.at(step))
-        self._communicator.begin(step, self.job.buckets_at(step), self._optimizer.gradient)
+        round_, started = self.round, time.perf_counter()
         if self._group:
-            self._passes.share([1 + rank for rank in self._group.sample_split.members_at(step)])
+            sharing = self._group.sample_split.members_at(round_.number)
+            self._passes.share([1 + rank for rank in sharing])
+        wishes = {"ending": float(REASONS.index(ending)), "saving": float(saving)}
+        take = self._take_local_step if round_.is_local else self._take_averaged_step
+        return take(round_, started, wishes)
+
+    def _take_averaged_step(
+        self, round_: Round, started: float, wishes: Mapping[str, float]
+    ) -> ReplicaStep:
+        """Takes a step with the mean of all gradients."""
+        step = self.step + 1
+        self.exchange.memory.set_learning_rate(self.job.rate.at(step))
+        buckets = self.job.buckets_at(step)
+        self._communicator.begin(round_.number, buckets, self._optimizer.gradient)
         done = self._passes.run(step)
         times = time.perf_counter() - started, 0.0, 0.0, 0.0
         figures = done.loss, done.correct, done.samples, *times, done.square
-        report = Report(*figures, ending=float(REASONS.index(ending)), saving=float(saving))
+        report = Report(*figures, **wishes)
         with self._passes.explained():
             exchanged = self._communicator.average(report)
             check_images(exchanged.reports, self.job.images_of_step)
@@ -108,6 +143,49 @@ class TrainingReplica:
         return ReplicaStep(
             exchanged, report, done.metrics, factor, ended - averaged, ended - started
         )
+
+    def _take_local_step(
+        self, round_: Round, started: float, wishes: Mapping[str, float]
+    ) -> ReplicaStep:
+        """Takes a step with this rank's own gradient, and the parts of an exchange that are due."""
+        step, anchored = self.step + 1, self._anchored or self._drop_anchor()
+        done = self._passes.run(step)
+        compute_s = time.perf_counter() - started
+        self._local.step(step, done)
+        report = Report(done.loss, done.correct, done.samples, compute_s, 0.0, 0.0, 0.0)
+        if step == round_.begins:
+            round_report = self._local.report((compute_s, 0.0, 0.0, 0.0))
+            anchored.begin(round_, replace(round_report, **wishes))
+        self.step, stepped = step, time.perf_counter()
+        exchanged, result = Exchanged({self._rank: report}, 0.0, 0.0, 0.0), None
+        if step == round_.last:
+            exchanged = anchored.finish(round_) or exchanged
+            result = anchored.result(round_) if self._rank == 0 else None
+            anchored.clear()
+        ended = time.perf_counter()
+        times = ended - stepped, ended - started
+        return ReplicaStep(exchanged, report, done.metrics, 1.0, *times, result)
+
+    def _drop_anchor(self) -> AnchoredExchange:
+        """Makes the anchor of the first round of local steps.
+
+        Memories then hold parts of gradients, which are no differences of weights, and are cleared.
+        """
+        memory = self.exchange.memory
+        if self.step:
+            memory.load_state_dict({})
+        memory.set_learning_rate(1.0)  # a difference of weights is an update already
+        self._anchored = self._make_anchored()
+        return self._anchored
+
+    def _make_anchored(self) -> AnchoredExchange:
+        passes = self._passes
+        return AnchoredExchange(self.job, self._communicator, passes.model, passes.weights)
+
+    def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
+        """Takes the gradient of a bucket during the backward pass."""
+        push = self._local.hold if self.round.is_local else self._communicator.push
+        push(bucket, flat)
 
     def close(self) -> None:
         """Frees memory after the last step."""
@@ -123,7 +201,9 @@ class TrainingReplica:
         return self._damping.factor(sum(squares) / len(squares), norm**2)
 
     def digest(self) -> Tensor:
-        """Returns a hash of the weights, 16 bytes."""
+        """Returns a hash of the weights, 16 bytes; with local steps, of the anchor."""
+        if self._anchored is not None:
+            return self._anchored.digest()
         data = self._passes.weights.detach().cpu().numpy().data
         return torch.frombuffer(bytearray(xxhash.xxh3_128_digest(data)), dtype=torch.uint8)
 
@@ -133,15 +213,22 @@ class TrainingReplica:
         """
         own = worker_state(self.exchange.memory, self._passes.model)
         beside = 0 != self._rank in self.exchange.hosts.ranks_beside(0)
+        if self._anchored is not None:
+            self._anchored.settle()
+            own |= self._local.state_dict(mid_round=not self._is_at_anchor)
         return own | (self.exchange.state_dict() if beside else {})
 
     def model_state(self) -> dict[str, Tensor]:
-        """Returns the parameters, and this rank's buffers."""
+        """Returns the parameters, and this rank's buffers; with local steps, the anchor."""
+        if self._anchored is not None:
+            return self._anchored.model_state(self._passes.model)
         return dict(self._passes.model.state_dict())
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """Returns the state of the optimizer, of noise damping and of the next exchange."""
         exchange = self.exchange.state_dict()
+        if self._anchored is not None:
+            return self._anchored.state_dict() | exchange
         return self._optimizer.state_dict() | self._damping.state_dict() | exchange
 
     def snapshot(self) -> dict[str, Tensor]:
@@ -163,9 +250,27 @@ class TrainingReplica:
         optimizer = under(OPTIMIZER, state)
         self._damping.load_state_dict(optimizer)
         self.exchange.load_state_dict(under(EXCHANGE, optimizer))
-        self._optimizer.load_state_dict(without_exchange(without_damping(optimizer)))
         own = self.exchange.without_others(under(WORKER, state))
-        restore(own, self.exchange.memory, self._passes.model)
+        shared = without_rounds(without_exchange(without_damping(optimizer)))
+        self._optimizer.load_state_dict(shared)
+        if self.job.rounds.at(max(1, step)).is_local:
+            self._restore_round(optimizer, own)
+        restore(without_rounds(own), self.exchange.memory, self._passes.model)
+
+    def _restore_round(self, optimizer: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+        """Continues a round of local steps. The weights are the anchor; a worker's own weights, if
+        the state has them, replace them.
+        """
+        self._anchored = self._make_anchored()
+        self._anchored.load_state_dict(optimizer, self.round)
+        self._local.load_state_dict(own)
+
+    @property
+    def _is_at_anchor(self) -> bool:
+        """True if this rank has the anchor: the last step ended a round of the whole model."""
+        round_ = self.job.rounds.at(max(1, self.step))
+        at_end = self.step == round_.last and round_.fragment is None
+        return at_end and (round_.ends_phase or not self.job.settings.mix)
 
 
 def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str, Tensor]]:

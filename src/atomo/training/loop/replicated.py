@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from atomo.errors import TooFewWorkers
+from atomo.exchange import GradientCounts
 from atomo.exchange.states import InitialState, gather_states, receive_state, scatter_states
 from atomo.training.checkpoints.checkpoint import Snapshot
 from atomo.training.checkpoints.checkpoint_cadence import Cadence
 from atomo.training.checkpoints.schema import exchange_in, without_exchange
 from atomo.training.job.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job.job import Job
+from atomo.training.job.round_plan import Round
 from atomo.training.job.run_control import NO_CONTROL, RunControl
 from atomo.training.loop.exchange_setup import cautions_of, make_elastic_group
 from atomo.training.loop.replica import ReplicaStep, TrainingReplica, beginnings
@@ -29,6 +31,7 @@ __all__ = ["Replicated"]
 
 COMPARE_EVERY: Final = 50  # steps
 NEVER: Final = -1
+NONE: Final = GradientCounts(asked=0, used=0, late=0, lost=0, under_way=0)
 
 Done = Callable[[StepDone], None]
 Write = Callable[[Sequence[Mapping[str, Tensor]], bool], None]
@@ -100,7 +103,8 @@ class Replicated:
             def write(states: Sequence[Mapping[str, Tensor]], last: bool) -> None:
                 optimizer = replica.optimizer_state() | exchange_in(states)
                 workers = [*map(without_exchange, states)]
-                parts = Parts(replica.model_state(), optimizer, workers)
+                model = replica.model_state()
+                parts = Parts(model, optimizer, workers, has_buffers=replica.is_anchored)
                 if last:
                     recorder.save_last(self.step, parts)
                 else:
@@ -123,7 +127,7 @@ class Replicated:
     def _begin(self, step: int, state: Mapping[str, Tensor]) -> None:
         self._replica.restore(step, state)
         if self._group:
-            self._group.resume_after(step)
+            self._group.resume_after(self._replica.round.number - 1)
         # A state from another folder is not saved in this folder yet; a former spare does not know
         # the steps that are saved.
         was_spare = self._transport.rank >= self._job.workers
@@ -188,9 +192,12 @@ class Replicated:
         return "no step was taken yet"
 
     def _admit_spares(self) -> None:
-        """Admits spares before a step, in the places of dead ranks."""
-        joined = self._group.admit_spares(self.step + 1) if self._group else ()
-        if self._group and joined:
+        """Admits spares before a round, in the places of dead ranks."""
+        round_ = self._replica.round
+        if not self._group or self.step + 1 != round_.first:
+            return
+        joined = self._group.admit_spares(round_.number)
+        if joined:
             if self._recorder:
                 self._group.send_start(joined, self._replica.snapshot(), self.step)
             self._saved = self._compared = (
@@ -201,25 +208,45 @@ class Replicated:
     def _take_step(self, done: Done) -> ReplicaStep:
         """Takes a step."""
         self._admit_spares()
-        transport = self._transport
+        transport, round_ = self._transport, self._replica.round
         before = transport.sent_bytes, transport.received_bytes
-        asks = INTERRUPTED if self._interrupted() else DRIFTED if self._drifted else DONE
-        outcome = self._replica.take_step(ending=asks, saving=self._asks_to_save())
+        # Wishes travel with an exchange: between two of them, no rank knows those of others.
+        exchanges = self.step + 1 == round_.begins
+        asks = self._wish() if exchanges else DONE
+        saving = exchanges and self._asks_to_save()
+        outcome = self._replica.take_step(ending=asks, saving=saving)
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
-        parts = outcome.exchanged, outcome.factor, outcome.update_s, outcome.step_s
-        group, reports = self._group, outcome.exchanged.reports
-        balances = group.sample_split.balances(self.step, reports) if group else ()
-        counts = sent, received, dense_bytes(self._job), *balances
-        step = self._progress.done(StepProgress(self.step, *parts, *counts))
+        step = self._progress.done(self._figures(outcome, round_, sent, received))
         done(step)
         self._tell_notes()
         # All ranks must know the last step before they take it: a drift ends the steps one later.
-        is_whole = group is None or group.is_complete
+        is_whole = self._group is None or self._group.is_complete
         self._drifted = is_whole and self._control.drifts(step) and self._can_save()
         self._lines.tell(self.step, outcome.report, outcome.metrics, outcome.step_s, sent)
-        if self.step % COMPARE_EVERY == 0:
+        if self.step == round_.last and is_due(COMPARE_EVERY, round_):
             self._compare()
         return outcome
+
+    def _wish(self) -> str:
+        """Returns this rank's reason to end after the step; `DONE`: it has none."""
+        return INTERRUPTED if self._interrupted() else DRIFTED if self._drifted else DONE
+
+    def _figures(
+        self, outcome: ReplicaStep, round_: Round, sent: int, received: int
+    ) -> StepProgress:
+        """Returns the figures of a finished step."""
+        group, job = self._group, self._job
+        parts = outcome.exchanged, outcome.factor, outcome.update_s, outcome.step_s
+        moved = sent, received, dense_bytes(job)
+        if self.step != round_.last:
+            workers = len(group.members) if group else job.workers
+            return StepProgress(self.step, *parts, *moved, NONE, NONE, alone_of=workers)
+        gradients = images = None
+        if group:
+            reports, split = outcome.exchanged.reports, group.sample_split
+            gradients, images = split.balances(round_.number, reports, round_.steps)
+        result = outcome.round_result
+        return StepProgress(self.step, *parts, *moved, gradients, images, round_result=result)
 
     def _asks_to_save(self) -> bool:
         """Returns True if a checkpoint or another attempt is due, by the clock of rank 0."""
@@ -254,6 +281,11 @@ class Replicated:
         return dict(
             enumerate(gather_states(self._transport, state, self.step, self._timeout_s, label))
         )
+
+
+def is_due(every: int, round_: Round) -> bool:
+    """Returns True if a round has a step with a number that is a multiple of `every`."""
+    return round_.last // every > (round_.first - 1) // every
 
 
 def dense_bytes(job: Job) -> int:

@@ -4,7 +4,7 @@ The table has three uses: a caution before the first step, a caution while the l
 error message when the loss is no longer finite.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -12,6 +12,7 @@ from atomo.codecs import Law
 from atomo.config.comm_rules import own_memory
 from atomo.config.settings import Settings
 from atomo.memory import Momentum, MomentumCorrection, NoMemory, Residual, kind_of
+from atomo.options.outer import parse_outer
 
 __all__ = ["at_start", "likely"]
 
@@ -34,13 +35,22 @@ class Cause:
 def at_start(settings: Settings) -> Iterator[str]:
     """Returns the causes that resolved settings show before the first step, the worst first."""
     return (
-        described(cause, settings) for cause in CAUSES if cause.certain and cause.holds(settings)
+        described(cause, settings)
+        for cause in causes_of(settings)
+        if cause.certain and cause.holds(settings)
     )
 
 
 def likely(settings: Settings) -> str:
     """Returns the most likely cause of divergence for resolved settings, and its remedy."""
-    return next(described(cause, settings) for cause in CAUSES if cause.holds(settings))
+    return next(
+        described(cause, settings) for cause in causes_of(settings) if cause.holds(settings)
+    )
+
+
+def causes_of(settings: Settings) -> Sequence[Cause]:
+    """Returns the causes that may apply: what codecs do to a step is no cause in a local step."""
+    return LOCAL_CAUSES if settings.has_local_steps else CAUSES
 
 
 def described(cause: Cause, settings: Settings) -> str:
@@ -130,6 +140,11 @@ def late_feedback(s: Settings) -> bool:
     return s.num_aggregate < s.workers and kind_of(s.memory).feeds_back
 
 
+def outer_momentum_after_feedback(s: Settings) -> bool:
+    """Applies to outer momentum with a memory, which delivers parts of differences late."""
+    return parse_outer(s.outer).momentum > 0 and kind_of(s.memory).feeds_back
+
+
 CAUSES: Final = (
     Cause(
         averaged_twice,
@@ -196,4 +211,13 @@ CAUSES: Final = (
         certain=False,
     ),
     Cause(lambda s: True, "--lr {lr:g} is too high here, or the data are not sound", certain=False),
+)
+LOCAL_CAUSES: Final = (
+    Cause(
+        outer_momentum_after_feedback,
+        "the momentum of --outer '{outer}' repeats differences that --memory {memory} has delayed; "
+        "give --outer auto",
+        certain=True,
+    ),
+    *CAUSES[-2:],
 )

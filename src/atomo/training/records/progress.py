@@ -7,6 +7,7 @@ from typing import Any, final
 from atomo.exchange import Exchanged, GradientCounts, Report
 from atomo.training.job.events import StepDone
 from atomo.training.job.job import Job
+from atomo.training.job.round_plan import RoundResult
 
 __all__ = ["Progress", "StepProgress"]
 
@@ -30,6 +31,8 @@ class StepProgress:
     images: GradientCounts | None = None
     slowest: int = 0  # worker with the slowest gradients; 0: unknown
     slowness: float = 1.0  # its time over the median of all workers
+    alone_of: int = 0  # of a local step without an exchange: the ranks that train; 0: another step
+    round_result: RoundResult | None = None  # of the round of local steps that ended
 
 
 @final
@@ -39,6 +42,7 @@ class Progress:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._step_s = 0.0  # smoothed
+        self._round_s = 0.0  # of the steps since the last exchange
 
     def done(self, step: StepProgress) -> StepDone:
         """Returns the event of a step."""
@@ -50,8 +54,8 @@ class Progress:
             epoch=step.number / job.steps_per_epoch,
             accuracy=sum(report.correct for report in reports) / images,
             lr=job.rate.at(step.number),
-            workers=len(reports),
-            images_per_s=images / step.step_s,
+            workers=step.alone_of or len(reports),
+            images_per_s=self._images_per_s(step, images),
             up_bytes=step.up_bytes,
             down_bytes=step.down_bytes,
             dense_bytes=step.dense_bytes,
@@ -65,16 +69,42 @@ class Progress:
             plan_since=job.plan.since,
             slowest=step.slowest,
             slowness=step.slowness,
+            **round_fields(step.round_result),
             **means(reports),
             **gradient_fields(step.gradients or all_used(len(reports))),
             **image_fields(step.images or all_used(round(images))),
         )
+
+    def _images_per_s(self, step: StepProgress, images: float) -> float:
+        """Returns the samples per second of all workers in a step, or in a round of local steps.
+
+        The line of a local step has the report of rank 0 alone, and the line that ends a round the
+        reports of all ranks about all steps of the round.
+        """
+        seconds = self._round_s + step.step_s
+        if step.alone_of:
+            self._round_s = seconds
+            return images * step.alone_of / step.step_s
+        self._round_s = 0.0
+        return images / seconds
 
     def _smoothed(self, step_s: float) -> float:
         """Returns the exponential mean of the seconds of steps, this step included."""
         past = self._step_s or step_s
         self._step_s = SMOOTHING * past + (1 - SMOOTHING) * step_s
         return self._step_s
+
+
+def round_fields(result: RoundResult | None) -> dict[str, Any]:
+    """Returns the fields of a `StepDone` about a round of local steps that ended with the step."""
+    if result is None:
+        return {}
+    return {
+        "round": result.number,
+        "round_steps": result.steps,
+        "outer_rate": result.outer_rate,
+        "correlation": result.correlation,
+    }
 
 
 def means(reports: Sequence[Report]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from atomo.config.resolve_codec import AUTO_CODEC, codecs_text
 from atomo.errors import CheckpointError
 from atomo.exchange import GradientCounts
 from atomo.memory import kind_of
+from atomo.options.outer import rounds_text
 from atomo.training.checkpoints.checkpoint import Snapshot, finish, prune, sweep, unfinish, write
 from atomo.training.checkpoints.manifest import manifest_name
 from atomo.training.checkpoints.resume import find_snapshot, mean, snapshot_of
@@ -63,6 +64,8 @@ class Parts:
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     workers: Sequence[Mapping[str, Tensor]]
+    has_buffers: bool = False
+    """True if the buffers in `model` are averaged already, as those of an anchor are."""
 
 
 @final
@@ -177,7 +180,8 @@ class RunRecorder:
         Args:
             step: the last finished step.
             parts: returns the content, and is called only if the folder can be written. The
-                buffers of the model become the mean of the workers' buffers.
+                buffers of the model become the mean of the workers' buffers, unless they are
+                averaged.
 
         Raises:
             FolderTaken: another run has the folder.
@@ -210,6 +214,8 @@ class RunRecorder:
         content = parts()
         buffers, states = list(kept_buffers(self._job.model)), content.workers
         means = {n: mean([state[BUFFER + n] for state in states], len(states)) for n in buffers}
+        if content.has_buffers:
+            means = {}
         config = {**record(self._job.settings), **self._job.workload.stored_fields}
         model = {**content.model, **means}
         tensors = (model, content.optimizer, *states)
@@ -285,4 +291,5 @@ class RunRecorder:
             chosen=plan.codecs.text if plan.codecs else "",
             fusion=plan.messages.text if plan.messages else "",
             spares=s.spares,
+            rounds=rounds_text(s.local_steps, s.outer) if s.has_local_steps else "",
         )

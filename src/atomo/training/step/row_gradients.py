@@ -16,7 +16,7 @@ def row_gradients(job: Job) -> dict[str, RowGradient] | None:
     """Returns an empty mapping for these gradients, by parameter; None if all must be dense.
 
     The gradient must be dense if encoding first needs its norm or a scale of all workers, if
-    payloads are summed before they are decoded, in fp16, and for a gradient dump.
+    payloads are summed before they are decoded, with local steps, in fp16, and for a gradient dump.
     """
     s = job.settings
     memory = make_memory(s.memory, s.momentum_of_sgd, s.nesterov, s.workers)
@@ -28,6 +28,7 @@ def row_gradients(job: Job) -> dict[str, RowGradient] | None:
         )
         or s.precision == "fp16"
         or s.dump_every
+        or s.has_local_steps
     )
     reads = memory.encodes_rows and s.comm_type in BY_FRAMES
     return {} if reads and not whole else None

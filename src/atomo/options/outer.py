@@ -4,6 +4,8 @@ Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Mo
 Quesnelle and Kingma, "DeMo: Decoupled Momentum Optimization", 2024.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,14 +13,23 @@ from numbers import Real
 from types import MappingProxyType
 from typing import ClassVar, Final, final
 
+import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from atomo.codecs.spec import read_call
 from atomo.core.names import described, nearest, truth
 from atomo.errors import ConfigError
 
-__all__ = ["AUTO", "Outer", "OuterSGD", "OuterSign", "automatic_outer", "parse_outer"]
+__all__ = [
+    "AUTO",
+    "Outer",
+    "OuterSGD",
+    "OuterSign",
+    "automatic_outer",
+    "outer_sgd",
+    "parse_outer",
+    "rounds_text",
+]
 
 AUTO: Final = "auto"
 MOMENTUM: Final = 0.9
@@ -91,9 +102,9 @@ class OuterSGD:
 
     def step(
         self,
-        anchor: Float[Tensor, "..."],
-        momentum: Float[Tensor, "..."] | None,
-        mean: Float[Tensor, "..."],
+        anchor: Float[torch.Tensor, "..."],
+        momentum: Float[torch.Tensor, "..."] | None,
+        mean: Float[torch.Tensor, "..."],
     ) -> None:
         """Takes a step, in place, in the order of operations of `torch.optim.SGD`.
 
@@ -144,9 +155,9 @@ class OuterSign:
 
     def step(
         self,
-        anchor: Float[Tensor, "..."],
-        momentum: Float[Tensor, "..."] | None,
-        mean: Float[Tensor, "..."],
+        anchor: Float[torch.Tensor, "..."],
+        momentum: Float[torch.Tensor, "..."] | None,
+        mean: Float[torch.Tensor, "..."],
     ) -> None:
         """Takes a step, in place; arguments as of `OuterSGD.step`, without momentum."""
         del momentum
@@ -198,6 +209,30 @@ def parse_outer(outer: str | Outer) -> Outer:
             raise ConfigError(f"outer: unknown setting {key!r}; {nearest(key, defaults)}")
     # `described` names the value if the constructor refuses its type.
     return kind(**{**defaults, **{key: plain(value) for key, value in settings.items()}})  # type: ignore[arg-type]
+
+
+def outer_sgd(outer: str) -> OuterSGD:
+    """Returns the optimizer of a specification that runs accept.
+
+    Raises:
+        ConfigError: it is not `sgd`, whose momentum is a plain one, but DeMo's.
+    """
+    chosen = parse_outer(outer)
+    if not isinstance(chosen, OuterSGD):
+        raise ConfigError(
+            f"--outer {outer} goes with the momentum of DeMo, which atomo.local_steps has; give "
+            "'sgd(lr=0.7, momentum=0.9, nesterov=yes)', or auto"
+        )
+    return chosen
+
+
+def rounds_text(local_steps: str, outer: str) -> str:
+    """Describes the rounds of a run in words.
+
+    >>> rounds_text("0: 1; 2: 30", "sgd(lr=1)")
+    'local steps 0: 1; 2: 30, outer sgd(lr=1.0, momentum=0.0, nesterov=no), effective rate 1'
+    """
+    return f"local steps {local_steps}, outer {parse_outer(outer).about}"
 
 
 def plain(value: object) -> object:

@@ -1,0 +1,117 @@
+"""Rules of local steps, and the memories that go with them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from atomo.config.comm_rules import has_master
+from atomo.config.resolve_codec import AUTO_CODEC
+from atomo.core.names import resolve
+from atomo.errors import ConfigError
+from atomo.memory import kind_of
+from atomo.options.grouping import Grouping
+from atomo.options.local_steps import LocalOptions, local_phases, longest_round, phases_text
+from atomo.options.outer import AUTO, automatic_outer, outer_sgd
+from atomo.options.rounds import Rounds
+
+__all__ = ["check_local_steps", "check_round_messages", "resolved_rounds"]
+
+MEANS: Final = ("workers", "senders")
+WHOLE_MODEL: Final = ("count", "cuts")  # groupings of all parameters of a model
+
+
+def check_local_steps(local: LocalOptions, comm_type: str) -> None:
+    """Raises ConfigError for options of local steps that are out of range or contradict others."""
+    resolve("outer-mean", local.outer_mean, MEANS)
+    if local.outer.lower() != AUTO:
+        outer_sgd(local.outer)
+    phases = local_phases(local.steps)
+    for before, phase in zip((phases[0], *phases), phases, strict=False):
+        if phase.every > 1:
+            check_rounds(local, phase.every)
+        elif before.every > 1:
+            raise ConfigError(
+                f"--local-steps {local.steps}: rounds of 1 step come first, since the optimizers "
+                "of workers differ after rounds of several steps; give at least 2"
+            )
+    if longest_round(local.steps) > 1 and has_master(comm_type):
+        raise ConfigError(
+            f"--local-steps {local.steps}: --comm-type {comm_type} averages gradients at every "
+            "step; give a --comm-type without a master, such as Allgather"
+        )
+    streams = local.fragments > 1 or local.overlap or local.mix
+    if longest_round(local.steps) > 1 and streams and has_master(comm_type):
+        raise ConfigError(
+            f"--fragments {local.fragments}, --overlap {local.overlap}, --mix {local.mix:g}: with "
+            f"--comm-type {comm_type} a worker waits for the anchor of the whole model; leave them "
+            "out, or give a --comm-type without a master, such as Allgather"
+        )
+
+
+def check_rounds(local: LocalOptions, every: int) -> None:
+    """Raises ConfigError for fragments, an overlap or a mix that rounds of this length lack."""
+    try:
+        rounds = Rounds(every, local.fragments, local.overlap, local.mix)
+    except ConfigError as error:
+        words = str(error).replace("every=", "--local-steps ").replace("every/", "--local-steps/")
+        for name in ("fragments", "overlap", "mix"):
+            words = words.replace(f"{name}=", f"--{name} ")
+        raise ConfigError(words) from None
+    if rounds.late:
+        raise ConfigError(
+            f"--overlap {local.overlap} must be below --local-steps {every}: the exchange of a "
+            "round ends before the next one does"
+        )
+
+
+def check_round_messages(
+    local: LocalOptions, code: str, fusion: str, grouping: Grouping, ema_decay: float
+) -> None:
+    """Raises ConfigError for codecs, messages and averages that rounds of local steps lack."""
+    given = f"--local-steps {local.steps}"
+    if longest_round(local.steps) == 1:
+        return
+    if code.lower() == AUTO_CODEC:
+        raise ConfigError(
+            f"{given}: --code auto measures gradients, and rounds exchange differences of weights; "
+            "give a --code, such as 'topk(ratio=0.01)'"
+        )
+    if grouping.searched:
+        raise ConfigError(
+            f"{given}: --fusion {fusion} overlaps messages with a backward pass, and rounds have "
+            "none; leave it out"
+        )
+    if local.fragments > 1 and fusion.partition(":")[0].lower() in WHOLE_MODEL:
+        raise ConfigError(
+            f"--fragments {local.fragments}: --fusion {fusion} groups the whole model; give "
+            "bytes:MB, layer or one, which group each fragment"
+        )
+    if ema_decay:
+        raise ConfigError(
+            f"{given}: --ema-decay {ema_decay:g} averages the weights of every step, and the "
+            "anchor moves once in a round; leave it out"
+        )
+
+
+def resolved_rounds(local: LocalOptions, workers: int, memory: str) -> dict[str, Any]:
+    """Returns the settings of local steps in canonical form.
+
+    Args:
+        local: the options.
+        workers: the number of workers.
+        memory: the memory of the run.
+    """
+    every, outer = longest_round(local.steps), local.outer.lower()
+    if every > 1:
+        feeds_back = kind_of(memory).feeds_back
+        chosen = (
+            automatic_outer(every, workers, feeds_back=feeds_back)
+            if outer == AUTO
+            else outer_sgd(local.outer)
+        )
+        outer = str(chosen)
+    return {
+        "local_steps": phases_text(local_phases(local.steps)),
+        "outer": outer,
+        "outer_mean": resolve("outer-mean", local.outer_mean, MEANS),
+    }

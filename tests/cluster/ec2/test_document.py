@@ -14,6 +14,7 @@ from atomo_cluster.ec2.aws import client
 from atomo_cluster.ec2.aws.master_policy import master_policy
 from atomo_cluster.ec2.aws.policy import COMMANDS, policy
 from atomo_cluster.ec2.aws.policy_scope import scope_of
+from atomo_cluster.ec2.commands.planning.policy_size import compact
 from atomo_cluster.ec2.settings.cluster import Cluster
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -76,7 +77,7 @@ def test_the_document_shows_the_policy_that_is_printed():
     shown = json.loads(text.partition("```json\n")[2].partition("```")[0])
     scope = scope_of(Cluster(), ANA)
     assert shown == json.loads(
-        json.dumps(policy(scope, ["launch", "bootstrap", "train", "shutdown"]))
+        json.dumps(compact(policy(scope, ["launch", "bootstrap", "train", "shutdown"])))
     )
 
 
@@ -88,7 +89,9 @@ def test_the_policy_allows_every_call_that_there_is():
         path.read_text() for path in Path(atomo_cluster.ec2.__file__).parent.rglob("*.py")
     )
     source = source.replace('f"ec2.authorize_security_group_{direction}"', "")
-    calls = re.findall(r'"(ec2|sts|ssm|efs|iam|pricing|service-quotas)\.([a-z_]+)"', source)
+    calls = re.findall(
+        r'"(ec2|sts|ssm|efs|iam|pricing|scheduler|service-quotas)\.([a-z_]+)"', source
+    )
     calls += [("ec2", "authorize_security_group_ingress"), ("ec2", "describe_volumes")]
     assert len(calls) > 30
     allowed = granted()

@@ -44,6 +44,7 @@ HINTS: Final[Mapping[str, str]] = {
     "InternalError": AGAIN,
     "InternalFailure": AGAIN,
     "ServiceFailure": AGAIN,
+    "InternalServerException": AGAIN,
     "Unavailable": AGAIN,
     "ServiceUnavailable": AGAIN,
     "ReadTimeoutError": AGAIN,

@@ -8,7 +8,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from atomo_cluster.ec2.aws.policy import VERSION, launch_statements, results_statements
+from atomo_cluster.ec2.aws.policy import (
+    VERSION,
+    launch_statements,
+    pass_end_role,
+    results_statements,
+    schedule_group,
+)
 from atomo_cluster.ec2.aws.policy_scope import PolicyScope, Statement, allow
 from atomo_cluster.ec2.aws.tags import ROLE
 from atomo_cluster.ec2.settings.terms import LATEST, WORKER
@@ -43,6 +49,7 @@ def master_policy(scope: PolicyScope) -> dict[str, Any]:
         scope.regional("TagNew", ["ec2:CreateTags"], scope.arn("ec2", "*/*"), created),
         scope.regional("End", ended(scope), scope.arn("ec2", "*/*"), scope.tagged),
         *profile_statements(scope),
+        *worker_end_statements(scope),
         *results_statements(scope, STORE),
         *advisory(scope),
     ]  # fmt: skip
@@ -93,6 +100,15 @@ def profile_statements(scope: PolicyScope) -> list[Statement]:
     ]
 
 
+def worker_end_statements(scope: PolicyScope) -> list[Statement]:
+    """Lists the statements on ends of workers by AWS, with the role that the launch has made."""
+    if not scope.cluster.aws_ends:
+        return []
+    schedules = scope.arn("scheduler", f"schedule/{schedule_group(scope)}/*")
+    calls = ["scheduler:CreateSchedule", "scheduler:UpdateSchedule"]
+    return [scope.regional("ScheduleEnds", calls, schedules), pass_end_role(scope)]
+
+
 def advisory(scope: PolicyScope) -> list[Statement]:
     """Lists the statements on prices, names of images and file systems to mount."""
     statements = [allow("Prices", ["pricing:GetProducts"])]
@@ -125,5 +141,5 @@ def boundary(scope: PolicyScope) -> dict[str, Any]:
     needed = scope.cluster.needs_profile
     statements: Iterable[Statement] = master_policy(anyone)["Statement"] if needed else []
     agent = [allow("Agent", AGENT)] if scope.cluster.managed else []
-    ends = [end_statement(anyone)] if scope.cluster.aws_end and not needed else []
+    ends = [end_statement(anyone)] if scope.cluster.aws_ends and not needed else []
     return {"Version": VERSION, "Statement": [*statements, *ends, *agent]}

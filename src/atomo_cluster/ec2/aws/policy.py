@@ -4,7 +4,7 @@ A statement is part of it if one of the commands needs it and the settings use i
 carry the cluster's tags; what is changed or ended must carry them already.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.policy_scope import Conditions, PolicyScope, Statement, allow
@@ -17,8 +17,10 @@ __all__ = [
     "OPTIONAL",
     "VERSION",
     "launch_statements",
+    "pass_end_role",
     "policy",
     "results_statements",
+    "schedule_group",
     "used_commands",
 ]
 
@@ -37,8 +39,11 @@ SEARCH: Final = (
 LAUNCHES: Final = (*CHECKS, *SEARCH)
 # Statements that commands need; the settings decide which of them are used.
 ON_HOSTS: Final = ("ReadConsoles", "SessionsOnHosts", "SessionsForSsh")
-AWS_ENDS: Final = ("ScheduleEnds", "MakeEndRole", "KeepEndRole", "PassEndRole")
-ENDING: Final = ("End", "LookAtRoles", "KeepRoles", "ScheduleEnds", "KeepEndRole")
+END_LOOKS: Final = ("LookAtEnds", "LookAtEndRole")
+AWS_ENDS: Final = (*END_LOOKS, "ScheduleEnds", "MakeEndRole", "KeepEndRole", "PassEndRole")
+ENDING: Final = (
+    "End", "LookAtRoles", "KeepRoles", "LookAtEnds", "ScheduleEnds", "KeepEndRole",
+)  # fmt: skip
 LAUNCHING: Final = (
     "LaunchHosts", "LaunchVolumes", "LaunchFrom", "LaunchInto", "Make", "MakeInNetwork",
     "OpenGroup", "TagNew", "SpotRole", "MakeRoles", "AttachSessionManager", "PassRoles",
@@ -50,13 +55,13 @@ COMMANDS: Final[Mapping[str, Needs]] = {
     "init": ((), ()),
     "iam": ((), ("Simulate",)),
     "cheapest": (("InstanceTypes", "SpotPriceHistory"), ("Prices",)),
-    "plan": (PLAN, ("Prices", "ImageNames")),
+    "plan": (PLAN, ("Prices", "ImageNames", *END_LOOKS)),
     "validate": (CHECKS, ("Quotas", "ImageNames", "SharedFolders")),
     "launch": (LAUNCHES, LAUNCHING),
     "get_hosts": (("Instances",), ()),
     "status": (
         (*SEARCH, "InstanceTypes", "Images", "Regions"),
-        ("LookAtRoles", "ListResults", "ReadResults"),
+        ("LookAtRoles", "ListResults", "ReadResults", "LookAtEnds"),
     ),
     "cost": (("Instances", "Snapshots", "Volumes"), ("Prices",)),
     "extend": ((*HOSTS, "Volumes"), (*ON_HOSTS, "MoveFuses", "Prices", *AWS_ENDS)),
@@ -210,15 +215,18 @@ def network_statements(scope: PolicyScope) -> list[Statement]:
         scope.regional("Make", [f"ec2:{made[kind]}" for kind in kinds], scope.ec2(*kinds),
                        scope.requested),
         scope.regional("MakeInNetwork", ["ec2:CreateSecurityGroup"], scope.ec2("vpc")),
-        scope.regional("OpenGroup", [f"ec2:{rule}" for rule in rules],
-                       scope.ec2("security-group"), scope.tagged),
+        scope.regional("OpenGroup", [f"ec2:{rule}" for rule in rules], scope.arn("ec2", "*/*"),
+                       scope.tagged),
         scope.regional("TagNew", ["ec2:CreateTags"], scope.arn("ec2", "*/*"), created),
     ]  # fmt: skip
 
 
 def host_statements(scope: PolicyScope) -> list[Statement]:
-    """Lists the statements on hosts that exist: consoles, sessions, fuses, stops and ends."""
-    hosts = scope.ec2("instance")
+    """Lists the statements on hosts that exist: consoles, sessions, fuses, stops and ends.
+
+    Actions that have one kind of resource are bound to it by themselves, and merge in `compact`.
+    """
+    hosts, any_kind = scope.ec2("instance"), scope.arn("ec2", "*/*")
     ended = ["TerminateInstances", "CancelSpotInstanceRequests", "DeleteVolume",
              "DeleteNetworkInterface", "DeleteSecurityGroup", "DeleteKeyPair",
              "DeletePlacementGroup"]  # fmt: skip
@@ -228,12 +236,12 @@ def host_statements(scope: PolicyScope) -> list[Statement]:
         "Null": {"aws:TagKeys": "false"},
     }
     return [
-        scope.regional("ReadConsoles", ["ec2:GetConsoleOutput"], hosts, scope.tagged),
+        scope.regional("ReadConsoles", ["ec2:GetConsoleOutput"], any_kind, scope.tagged),
         *(session_statements(scope) if scope.cluster.managed else []),
         scope.regional("MoveFuses", ["ec2:CreateTags"], hosts, scope.tagged, **fuse_alone),
-        scope.regional("Sleep", ["ec2:StopInstances", "ec2:StartInstances"], hosts, scope.tagged),
-        scope.regional("End", [f"ec2:{call}" for call in ended], scope.arn("ec2", "*/*"),
+        scope.regional("Sleep", ["ec2:StopInstances", "ec2:StartInstances"], any_kind,
                        scope.tagged),
+        scope.regional("End", [f"ec2:{call}" for call in ended], any_kind, scope.tagged),
     ]  # fmt: skip
 
 
@@ -275,23 +283,45 @@ def role_statements(scope: PolicyScope) -> list[Statement]:
 
 def end_statements(scope: PolicyScope) -> list[Statement]:
     """Lists the statements on ends of hosts by AWS: schedules of the cluster and their role."""
-    if not scope.cluster.aws_end:
+    if not scope.cluster.aws_ends:
         return []
-    group = ClusterTags(scope.cluster.name, scope.owner).label if scope.owner else (
-        f"atomo-{scope.cluster.name}-*")  # fmt: skip
+    group = schedule_group(scope)
     arns = [scope.arn("scheduler", f"schedule/{group}/*"),
             scope.arn("scheduler", f"schedule-group/{group}")]  # fmt: skip
-    calls = ["CreateSchedule", "UpdateSchedule", "DeleteSchedule", "GetScheduleGroup",
-             "CreateScheduleGroup", "DeleteScheduleGroup", "TagResource"]  # fmt: skip
+    looks = ["scheduler:GetSchedule", "scheduler:GetScheduleGroup"]
+    calls = ["CreateSchedule", "UpdateSchedule", "DeleteSchedule", "CreateScheduleGroup",
+             "DeleteScheduleGroup", "TagResource"]  # fmt: skip
     roles = scope.iam(scope.end_roles, "role")
+    return [
+        scope.regional("LookAtEnds", looks, arns),
+        scope.regional("ScheduleEnds", [f"scheduler:{call}" for call in calls], arns),
+        allow("LookAtEndRole", ["iam:GetRolePolicy"], roles),
+        pass_end_role(scope),
+        *end_role_statements(scope, roles),
+    ]
+
+
+def schedule_group(scope: PolicyScope) -> str:
+    """Returns the name of the group of the cluster's schedules; a wildcard for an unknown owner."""
+    label = ClusterTags(scope.cluster.name, scope.owner).label
+    return label if scope.owner else f"atomo-{scope.cluster.name}-*"
+
+
+def pass_end_role(scope: PolicyScope) -> Statement:
+    """Returns the statement that lets schedules use the end roles."""
+    roles = scope.iam(scope.end_roles, "role")
+    return allow("PassEndRole", ["iam:PassRole"], roles, {"iam:PassedToService": SCHEDULER})
+
+
+def end_role_statements(scope: PolicyScope, roles: Sequence[str]) -> list[Statement]:
+    """Lists the statements that make the end roles; none: an administrator makes them once."""
+    if not scope.cluster.makes_roles:
+        return []
     bound = {"iam:PermissionsBoundary": scope.boundary} if scope.boundary else {}
     kept = ["iam:TagRole", "iam:DeleteRole", "iam:DeleteRolePolicy"]
-    service = {"iam:PassedToService": SCHEDULER}
     return [
-        scope.regional("ScheduleEnds", [f"scheduler:{call}" for call in calls], arns),
         allow("MakeEndRole", ["iam:CreateRole", "iam:PutRolePolicy"], roles, bound),
         allow("KeepEndRole", kept, roles),
-        allow("PassEndRole", ["iam:PassRole"], roles, service),
     ]
 
 

@@ -78,6 +78,15 @@ class PolicyScope:
         return "" if name == UNBOUND else self.arn("iam", f"policy/{name}")
 
     @property
+    def end_boundary(self) -> str:
+        """The ARN of the policy that bounds the end roles; empty: none does.
+
+        Only an administrator makes these roles, unless the settings have the cluster make others.
+        """
+        named = self.cluster.makes_roles or self.cluster.permissions_boundary
+        return self.boundary if named else ""
+
+    @property
     def principals(self) -> list[str]:
         """The ARNs of the identity in IAM: a user, or a role, whose path STS does not tell."""
         kind, _, name = self.identity.split(":")[-1].partition("/")

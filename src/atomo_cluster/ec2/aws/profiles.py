@@ -14,6 +14,7 @@ from atomo_cluster.ec2.aws.tags import CLUSTER, HOSTS, OWNER, ClusterTags, as_di
 from atomo_cluster.errors import CloudError
 
 __all__ = [
+    "DENIED",
     "GONE",
     "INSTANCE_PROFILE",
     "POLICY",

@@ -82,7 +82,10 @@ def find_resources(
     try:
         resources += [Resource(PROFILE, name) for name in profiles(aws, filters)]
     except CloudError as error:
-        (unseen if is_denied(error) and not makes_roles else errors).append(str(error))
+        if is_denied(error) and not makes_roles:
+            unseen.append(f"roles and instance profiles in IAM: {error}")
+        else:
+            errors.append(str(error))
     foreign = {kind: ids for kind, ids in ids_by_kind.items() if kind not in KINDS}
     resources += [Resource(kind, id, "not made here") for kind in foreign for id in foreign[kind]]
     return SearchResult(tuple(resources), tuple(errors), tuple(unseen))

@@ -61,6 +61,10 @@ class ClusterTags:
             return name
         return f"atomo-{self.cluster}-{sha256(f'{self.owner} {region}'.encode()).hexdigest()[:8]}"
 
+    def end_role_name(self, region: str) -> str:
+        """Returns the name of the role with which AWS ends hosts of a region."""
+        return f"{self.role_name(region)}{ENDS}"
+
     def role_names(self, region: str) -> tuple[str, ...]:
         """Lists the names that roles in a region may have: first today's, then earlier ones."""
         names = (self.role_name(region), self.label)

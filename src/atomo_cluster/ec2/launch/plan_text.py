@@ -1,10 +1,10 @@
 """A plan as tables, text and JSON records."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich.table import Table
 
-from atomo_cluster.ec2.hosts.aws_ends import end_lines
 from atomo_cluster.ec2.images.published import Image
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.invocation.wrapping import entry
@@ -45,8 +45,8 @@ def order_table(plan: Plan) -> Table:
     return shown
 
 
-def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
-    """Returns the lines below the tables: cost, network, shared folder, images."""
+def plan_lines(plan: Plan, ssh_from: str, ends: Sequence[str]) -> list[str]:
+    """Returns the lines below the tables: cost, ends by AWS, network, shared folder, images."""
     cluster, hosts = plan.cluster, sum(group.count for group in plan.groups)
     public = f"{hosts} public addresses" if plan.subnet.public else "no public addresses"
     access = f"ssh from {ssh_from} only" if ssh_from else "ssh through Session Manager alone"
@@ -63,8 +63,7 @@ def plan_lines(plan: Plan, ssh_from: str) -> list[str]:
         entry("", f"at most {format_usd(plan.total)} {until}, "
               + ("whatever spot prices do" if any(map(cluster.spot, ROLES)) else "all together")),
         entry("", "traffic to the internet is not in it"),
-        *(entry("end" if not place else "", line)
-          for place, line in enumerate(end_lines(cluster))),
+        *(entry("" if place else "end", line) for place, line in enumerate(ends)),
         entry("network", f"subnet {plan.subnet.id}, {public}, {access}"
               + (", placement group" if cluster.placement_group else "")
               + (", EFA" if cluster.efa else "")),

@@ -5,6 +5,7 @@ repeated, or the role or profile that it has made is adopted by its name and tag
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
@@ -26,8 +27,10 @@ from atomo_cluster.ec2.places.adoption import make_or_adopt, repeat
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.errors import CloudError
 
-__all__ = ["make_profiles"]
+__all__ = ["account", "make_profiles", "make_role"]
 
+Policy = Mapping[str, Any]
+Tags = Sequence[Mapping[str, str]]
 THERE: Final = ("EntityAlreadyExists", "LimitExceeded")  # the latter: it has its role already
 TRUST: Final = {
     "Version": "2012-10-17",
@@ -53,7 +56,8 @@ def make_profiles(aws: Aws, cluster: Cluster, owned: ClusterTags, launch: str) -
     core = (CORE,) if cluster.managed else ()
 
     def made(name: str, policy: str) -> str:
-        make_role(aws, owned, name, launch, scope.boundary)
+        tags = owned.specification(PROFILE, {LAUNCH: launch})["Tags"]
+        make_role(aws, owned, name, TRUST, tags, scope.boundary)
         return fill_profile(aws, owned, name, launch, policy, core)
 
     hosts_profile = made(hosts_name(owned, aws.region), "") if core else ""
@@ -67,19 +71,20 @@ def account(aws: Aws) -> str:
     return str(aws.call("sts.get_caller_identity")["Account"])
 
 
-def make_role(aws: Aws, owned: ClusterTags, name: str, launch: str, boundary: str) -> None:
+def make_role(
+    aws: Aws, owned: ClusterTags, name: str, trust: Policy, tags: Tags, boundary: str
+) -> None:
     """Makes a role, unless it exists, whose rights the boundary limits; empty: none does.
 
     Raises:
         CloudError: AWS refused, or the account has no such boundary.
     """
-    tags = owned.specification(PROFILE, {LAUNCH: launch})["Tags"]
     bound = {"PermissionsBoundary": boundary} if boundary else {}
-    trust = json.dumps(TRUST)
+    document = json.dumps(trust)
 
     def make() -> str:
         call_ignoring(
-            aws, THERE, "iam.create_role", RoleName=name, AssumeRolePolicyDocument=trust,
+            aws, THERE, "iam.create_role", RoleName=name, AssumeRolePolicyDocument=document,
             Tags=tags, **bound,
         )  # fmt: skip
         return name

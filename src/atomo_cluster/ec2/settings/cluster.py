@@ -8,7 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
 
-from atomo_cluster.ec2.settings.terms import LATEST, MASTER, ON_DEMAND, SPOT, SSM, split_commas
+from atomo_cluster.ec2.settings.terms import (
+    AUTO,
+    LATEST,
+    MASTER,
+    NO,
+    ON_DEMAND,
+    SPOT,
+    SSM,
+    split_commas,
+)
 from atomo_cluster.ec2.settings.validation import check
 
 __all__ = ["Cluster"]
@@ -55,8 +64,10 @@ class Cluster:
     )
     volume_gb: int = option(100, "root disk of each host, GB")
     max_hours: float = option(8.0, "fuse: each host terminates itself after so many hours")
-    aws_end: bool = option(
-        False, "yes: AWS terminates a host that is alive 15 minutes after its fuse; no: none does"
+    aws_end: str = option(
+        AUTO,
+        "AWS terminates a host that is alive 15 minutes after its fuse; auto: where it lets "
+        "launch schedule that; yes: an error where not; no: never",
     )
     max_usd: float | None = option(
         None, "most that the whole cluster may cost until its fuses, USD; empty: no limit"
@@ -145,6 +156,11 @@ class Cluster:
     def makes_roles(self) -> bool:
         """True if hosts have instance profiles, whose roles are made with the cluster."""
         return self.needs_profile or self.managed
+
+    @property
+    def aws_ends(self) -> bool:
+        """True if AWS ends hosts after their fuses, where it lets a launch schedule that."""
+        return self.aws_end != NO
 
     @property
     def through_sessions(self) -> bool:

@@ -3,16 +3,19 @@
 from typing import Final
 
 __all__ = [
+    "AUTO",
     "BAKED",
     "LATEST",
     "LONGEST_H",
     "MASTER",
     "METHODS",
+    "NO",
     "ON_DEMAND",
     "ROLES",
     "SPOT",
     "SSM",
     "WORKER",
+    "YES",
     "split_commas",
 ]
 
@@ -25,6 +28,7 @@ ROLES: Final = (MASTER, WORKER)
 SSM: Final = "ssm"
 LATEST: Final = "latest"
 BAKED: Final = "baked"
+AUTO, YES, NO = "auto", "yes", "no"  # of aws_end
 LONGEST_H: Final = 720.0
 
 

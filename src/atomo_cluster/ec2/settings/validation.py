@@ -6,12 +6,15 @@ from ipaddress import IPv4Network
 from typing import Final, Protocol, runtime_checkable
 
 from atomo_cluster.ec2.settings.terms import (
+    AUTO,
     BAKED,
     LATEST,
     LONGEST_H,
     MASTER,
     METHODS,
+    NO,
     ROLES,
+    YES,
     split_commas,
 )
 from atomo_cluster.errors import ConfigError
@@ -57,6 +60,7 @@ PATTERNS: Final[Mapping[str, tuple[re.Pattern[str], str]]] = {
     ),
     "remote_dir": (re.compile(r"[\w.-]+"), "one folder name, below the home folder"),
     "nfs_mount_point": (re.compile(r"/[\w.-]+(?:/[\w.-]+)+"), "an absolute path, two levels deep"),
+    "aws_end": (re.compile(f"{AUTO}|{YES}|{NO}"), "auto, yes or no"),
     "connect": (re.compile("ssh|ssm"), "ssh or ssm"),
     "storage": (
         re.compile(r"(?:(?:efs|fsx):fs-[0-9a-f]{8,40})?"),

@@ -9,6 +9,7 @@ from typing import Any, Final, get_args, get_type_hints
 
 from atomo_cluster.arguments import CONVERTERS, flag
 from atomo_cluster.ec2.settings.cluster import Cluster
+from atomo_cluster.ec2.settings.terms import NO, YES
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.names import nearest
 
@@ -86,6 +87,8 @@ def convert(path: Path, key: str, value: object) -> tuple[str, Any]:
     kind = base(hints[key])
     if kind is tuple:
         return key, lines(path, key, value)
+    if key in FLAGS and isinstance(value, bool):
+        return key, YES if value else NO
     if isinstance(value, (list, dict)) or (kind is str and isinstance(value, bool)):
         raise ConfigError(f"{path}: {key}: {value!r} is not {ARTICLES[kind]}; quote it")
     try:
@@ -94,6 +97,7 @@ def convert(path: Path, key: str, value: object) -> tuple[str, Any]:
         raise ConfigError(f"{path}: {key}: {error}") from None
 
 
+FLAGS: Final = ("aws_end",)  # words of which YAML reads yes and no as True and False
 ARTICLES: Final = {str: "text", int: "a whole number", float: "a number", bool: "yes or no"}
 
 

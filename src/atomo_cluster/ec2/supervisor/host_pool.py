@@ -21,6 +21,7 @@ from atomo_cluster.ec2.launch.lock import launch_lock
 from atomo_cluster.ec2.launch.plan import Plan, make_plan
 from atomo_cluster.ec2.launch.replacements import one_each, with_replacements
 from atomo_cluster.ec2.money.costs import Bill
+from atomo_cluster.ec2.places.aws_ends import schedule_ends
 from atomo_cluster.ec2.supervisor.accounts import Accounts
 from atomo_cluster.ec2.supervisor.background import Background, in_thread
 from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of, to_host
@@ -164,6 +165,8 @@ class HostPool:
         self.hosts = self._launch_some(plan)
         self._accounts.record(self.hosts, now)  # one may end, and AWS not say so for long
         fresh = [host for host in self.hosts if host.id not in before]
+        if error := schedule_ends(run.aws, run.cluster, run.owned, fresh):
+            run.warn(f"{words(fresh)}: without an end by AWS, beside their fuses: {error}")
         self._setup = self._background(lambda: self._set_up({host.id for host in fresh}))
         return [host.id for host in fresh]
 
@@ -250,6 +253,11 @@ class HostPool:
         if any(answer.code for answer in answers):
             raise cause
         return [host.id for host in hosts]
+
+
+def words(hosts: Iterable[Instance]) -> str:
+    """Returns the identifiers of hosts as text."""
+    return ", ".join(host.id for host in hosts)
 
 
 def words_in(path: Path) -> list[str]:

@@ -87,7 +87,7 @@ def test_the_policy_is_of_the_commands_and_the_identity_that_are_asked_for(ec2, 
     few = ec2("iam", "--for", "get_hosts, train", "--identity", "arn:aws:iam::7:user/eve")
     assert few.code == 0, few.err
     assert not cloud.calls  # AWS is not asked
-    assert "arn:aws:ec2:*:7:instance/*" in few.out
+    assert "arn:aws:ec2:*:7:*/*" in few.out
     assert '"aws:ResourceTag/atomo:owner": "user/eve"' in few.out
     assert "RunInstances" not in few.out
     unknown = ec2("iam", "--for", "lunch")

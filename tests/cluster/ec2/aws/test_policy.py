@@ -1,13 +1,12 @@
 """The policies of the user and of the master: what they allow, and what they do not."""
 
-import json
-
 import pytest
 from cluster.ec2.support.iam_policy import ALLOWED, EXPLICIT, IMPLICIT, Request, decision
 
 from atomo_cluster.ec2.aws.master_policy import boundary, master_policy
 from atomo_cluster.ec2.aws.policy import policy, used_commands
 from atomo_cluster.ec2.aws.policy_scope import PolicyScope, scope_of
+from atomo_cluster.ec2.commands.planning.policy_size import MANAGED, compact, parts, size
 from atomo_cluster.ec2.settings.cluster import Cluster
 
 ANA = "arn:aws:iam::123456789012:user/ana"
@@ -37,6 +36,31 @@ def allowed(document, action, resource="*", context=HERE, bound=None):
     return decision([document], Request(action, resource, context), bound) == ALLOWED
 
 
+def test_statements_that_merge_allow_what_they_allowed_and_nothing_else():
+    for place in (scope(), scope(connect="ssm", placement_group=True, efa=True, **SUPERVISED)):
+        document = policy(place, used_commands(place))
+        short = compact(document)
+        assert len(short["Statement"]) < len(document["Statement"])
+        kinds = ("instance", "security-group", "volume", "fleet", "key-pair", "subnet", "image")
+        resources = ["*", *map(ec2, kinds), *place.iam((*place.master_roles, *place.end_roles),
+                                                       "role")]  # fmt: skip
+        for action in sorted(actions(document)):
+            for resource in resources:
+                for context in (HERE, NEW, OLD, THEIRS, {}):
+                    question = (action, resource, context)
+                    assert allowed(short, *question) is allowed(document, *question), question
+
+
+def test_a_long_policy_is_printed_in_parts_that_fit():
+    place = scope(connect="ssm", placement_group=True, **SUPERVISED)
+    document = compact(policy(place, used_commands(place)))
+    listed = parts(document)
+    assert size(document) > MANAGED
+    assert all(size(part) <= MANAGED for part in listed)
+    assert [one for part in listed for one in part["Statement"]] == document["Statement"]
+    assert parts(compact(users())) == [compact(users())]
+
+
 def actions(document):
     return {action for one in document["Statement"] for action in one["Action"]}
 
@@ -45,7 +69,8 @@ def test_rights_without_use_are_not_in_the_policy():
     plain = actions(users(method="on-demand"))
     assert not {one for one in plain if one.startswith(("s3:", "fsx:", "elasticfilesystem:"))}
     assert {one for one in plain if one.startswith("iam:")} == {
-        "iam:GetRole", "iam:SimulatePrincipalPolicy"  # of `iam --check`
+        "iam:GetRole", "iam:SimulatePrincipalPolicy",  # of `iam --check`
+        "iam:GetRolePolicy", "iam:PassRole",  # of the role with which AWS ends hosts
     }  # fmt: skip
     unused = {"ssm:StartSession", "ec2:CreateFleet", "ec2:CreateImage", "ec2:CreatePlacementGroup",
               "ec2:AuthorizeSecurityGroupEgress", "iam:CreateServiceLinkedRole"}  # fmt: skip
@@ -56,7 +81,7 @@ def test_rights_without_use_are_not_in_the_policy():
 
 
 def test_for_some_commands_the_policy_has_less():
-    looks = policy(scope(), ["status"])
+    looks = policy(scope(aws_end="no"), ["status"])
     assert actions(looks) <= {one for one in actions(users()) if one.startswith("ec2:Describe")}
     assert "ec2:RunInstances" not in actions(policy(scope(), ["train", "shutdown"]))
 
@@ -189,13 +214,10 @@ def test_the_boundary_limits_whatever_somebody_gives_a_role():
 
 
 def test_policies_fit_where_they_go():
-    def size(document):
-        return len(json.dumps(document, separators=(",", ":")))
-
-    assert size(users()) <= 6144  # a managed policy
+    assert size(compact(users())) <= MANAGED
     full = scope(connect="ssm", placement_group=True, efa=True, storage="fsx:fs-01234567",
                  **SUPERVISED)  # fmt: skip
-    assert size(boundary(full)) <= 6144
+    assert size(boundary(full)) <= MANAGED
     assert size(master_policy(full)) <= 10_240  # a role's own
 
 

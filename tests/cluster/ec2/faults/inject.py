@@ -40,7 +40,14 @@ from cluster.ec2.faults.rig import (
     rig,
     running,
 )
-from cluster.ec2.support.cloud import Cloud, Forward, Reply, everything, refusal
+from cluster.ec2.support.cloud import (
+    Cloud,
+    Forward,
+    Reply,
+    everything,
+    refusal,
+    refusal_of_scheduler,
+)
 
 from atomo_cluster.ec2.aws.tags import IMAGE
 from atomo_cluster.ec2.images.baked import named_in
@@ -63,6 +70,11 @@ SPOKEN: Final = {  # by services that do not speak as EC2 does
                      "DescribeMountTargetSecurityGroups"), (
         json.dumps({"code": "AccessDeniedException", "message": MESSAGE}), "application/json")),
 }  # fmt: skip
+SCHEDULER: Final = {  # replies of EventBridge Scheduler
+    "refused": refusal_of_scheduler("AccessDeniedException", MESSAGE, 403),
+    "lost": refusal_of_scheduler("IncompleteSignature", "the answer was lost on the way"),
+    "again": refusal_of_scheduler("InternalServerException", "an internal error", 500),
+}
 
 
 @dataclass(frozen=True)
@@ -116,10 +128,13 @@ def cases(ec2: Ec2, cloud: Cloud, folder: Path, command: str, each: bool = False
 
 def fault(case: Case) -> Reply | object:
     """Returns the reply that AWS gives in place of an answer."""
+    scheduled = SCHEDULER[case.kind] if re.search("Schedule(Group)?$", case.call) else None
+    if case.kind == "refused" and scheduled:
+        return scheduled
     if case.kind == "refused":
         spoken = SPOKEN.get(case.call)
         return Reply(403, spoken[0].encode(), spoken[1]) if spoken else REFUSED
-    reply = LOST if case.kind == "lost" else AGAIN
+    reply = scheduled or (LOST if case.kind == "lost" else AGAIN)
 
     def done(words: dict[str, str], forward: Forward) -> Reply:
         given[words.get("ClientToken", "")] = forward()

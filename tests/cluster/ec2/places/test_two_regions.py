@@ -35,12 +35,16 @@ def test_the_end_of_one_leaves_the_others_rights(ec2, cloud, folder):
         assert done.code == 0, done.err
     owned = ClusterTags("test", "user/moto")
     east, west = owned.role_name("us-east-1"), owned.role_name("us-west-2")
-    assert roles(cloud) == ({east, west}, {east, west})
+    ends = {region: owned.end_role_name(region) for region in ("us-east-1", "us-west-2")}
+    assert roles(cloud) == ({east, west, *ends.values()}, {east, west})
     assert east.endswith("-us-east-1")
     assert regions_of(cloud, east) == {"us-east-1"}
     assert regions_of(cloud, west) == {"us-west-2"}
+    assert {region: regions_of(cloud, role) for region, role in ends.items()} == {
+        region: {region} for region in ends
+    }
     assert ec2("shutdown", "--yes", *WEST).code == 0
-    assert roles(cloud) == ({east}, {east})
+    assert roles(cloud) == ({east, ends["us-east-1"]}, {east})
     assert regions_of(cloud, east) == {"us-east-1"}
     assert ec2("shutdown", "--yes", *EAST).code == 0
     assert roles(cloud) == (set(), set())
@@ -51,7 +55,7 @@ def test_a_role_of_an_earlier_version_goes_with_its_cluster(ec2, cloud, folder, 
                   permissions_boundary="none", n_workers=1)  # fmt: skip
     with monkeypatch.context() as before:
         before.setattr(ClusterTags, "role_name", lambda owned, region: owned.label)
-        assert ec2("launch", "--yes").code == 0
+        assert ec2("launch", "--yes", "--aws-end", "no").code == 0  # as that version did
     label = ClusterTags("test", "user/moto").label
     assert roles(cloud) == ({label}, {label})
     assert ec2("shutdown", "--yes").code == 0

@@ -59,6 +59,15 @@ def test_the_command_line_wins_over_the_file(tmp_path):
     assert cluster.setup_commands == ("ls", "echo x")
 
 
+@pytest.mark.parametrize(
+    ("word", "value"), [("yes", "yes"), ("false", "no"), ("auto", "auto"), ("'no'", "no")]
+)
+def test_ends_by_aws_are_a_word_that_yaml_may_read_as_a_bool(tmp_path, word, value):
+    path = tmp_path / "c.yaml"
+    path.write_text(f"name: a\naws_end: {word}\n")
+    assert load(path, {}).aws_end == value
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "told"),
@@ -88,6 +97,7 @@ def test_the_command_line_wins_over_the_file(tmp_path):
         ("ssh_from: home", "ssh_from 'home': "),
         ("ssh_from: 0.0.0.0/0", "would let 4,294,967,296 addresses try ssh"),
         ("efa: perhaps", "efa: 'perhaps' is neither yes nor no"),
+        ("aws_end: perhaps", "aws_end 'perhaps': auto, yes or no"),
         ("key_name: k", "key_name 'k' needs path_to_keyfile"),
         ("nfs_mount_point: /", "nfs_mount_point '/': an absolute path, two levels deep"),
         ("remote_dir: ../x", "remote_dir '../x': one folder name"),

@@ -12,8 +12,10 @@ from cluster.ec2.support.cloud import everything, refusal, write_cluster
 
 from atomo_cluster.ec2.aws.master_policy import master_policy
 from atomo_cluster.ec2.aws.policy_scope import PolicyScope
+from atomo_cluster.ec2.aws.tags import ClusterTags
 from atomo_cluster.ec2.invocation.document import Document
 from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.places.aws_ends import AFTER
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.yaml_file import load
 from atomo_cluster.ec2.supervisor.handover import master_settings
@@ -73,6 +75,9 @@ def test_a_worker_that_is_gone_is_replaced_with_the_fuse_of_the_master(pool, clo
     assert gone not in {host.id for host in pool.hosts}
     (fresh,) = [host for host in pool.hosts if host.id == id]  # sorted by id within a second
     assert fresh.max_hours == pytest.approx(5.0, abs=0.01)  # of the master's eight
+    group = ClusterTags("test", "user/moto").label
+    end = cloud.moto.client("scheduler").get_schedule(GroupName=group, Name=id)
+    assert end["ScheduleExpression"] == f"at({fresh.fuse + AFTER:%Y-%m-%dT%H:%M:%S})"
     script = base64.b64decode(asked[0]["UserData"]).decode()
     assert PUBLIC.strip() in script
     assert "shutdown -h +300" in script

@@ -230,7 +230,7 @@ class Cloud:
     def answer(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
         words = {key: values[0] for key, values in parse_qs(body.decode()).items()}
         target = headers.get("X-Amz-Target", "").rpartition(".")[2]
-        action = words.get("Action") or target or by_path(path)
+        action = words.get("Action") or target or by_path(path, headers.get(METHOD, ""))
         self.calls.append(action)
 
         def forward() -> Reply:
@@ -288,15 +288,18 @@ def access_key(headers: dict[str, str]) -> str:
     return headers.get("Authorization", "").partition("Credential=")[2].split("/")[0]
 
 
-def by_path(path: str) -> str:
-    """Returns the call that a path stands for, for services that name their calls by path alone."""
+def by_path(path: str, method: str) -> str:
+    """Returns the call that a path and a method stand for, where a call has no other name."""
     where, _, query = path.partition("?")
+    if match := re.fullmatch("/(schedules|schedule-groups)/[^/]+", where):
+        return VERBS[method] + {"schedules": "Schedule"}.get(match[1], "ScheduleGroup")
     for pattern, call in PATHS.items():
         if re.fullmatch(pattern, where):
             return call
     return "ListObjectsV2" if "list-type=2" in query else "GetObject"
 
 
+VERBS = {"POST": "Create", "GET": "Get", "PUT": "Update", "DELETE": "Delete"}  # of the scheduler
 PATHS = {
     ".*/mount-targets/[^/]+/security-groups": "DescribeMountTargetSecurityGroups",
     ".*/mount-targets": "DescribeMountTargets",
@@ -435,6 +438,22 @@ def done_in_iam(name: str, inner: str = "") -> Reply:
     return Reply(200, text.encode())
 
 
+def scheduled(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply | None:
+    """Moto takes schedules with roles that do not exist; AWS does not."""
+    role = json.loads(body)["Target"]["RoleArn"].rpartition("/")[2]
+    roles = cloud.moto.client("iam").list_roles()["Roles"]
+    if role in {one["RoleName"] for one in roles}:
+        return None
+    message = "The execution role you provide must allow AWS EventBridge Scheduler to assume it"
+    return refusal_of_scheduler("ValidationException", message)
+
+
+def refusal_of_scheduler(code: str, message: str = "no", status: int = 400) -> Reply:
+    """Returns an error in the way of EventBridge Scheduler."""
+    words = json.dumps({"code": code, "message": message}).encode()
+    return Reply(status, words, "application/json")
+
+
 def products(cloud: Cloud, words: dict[str, str], body: bytes, forward: Forward) -> Reply:
     if cloud.prices is None:
         return forward()
@@ -509,6 +528,8 @@ OWN = {
     "DeleteRole": delete_role,
     "RemoveRoleFromInstanceProfile": part,
     "CreateImage": create_image,
+    "CreateSchedule": scheduled,
+    "UpdateSchedule": scheduled,
     "DescribeInstances": describe_instances,
     "StartInstances": start_instances,
     "GetConsoleOutput": console,

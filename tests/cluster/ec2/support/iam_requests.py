@@ -315,7 +315,12 @@ def of_scheduler(call: Call) -> Iterator[Request]:
     words, action = call.words, f"scheduler:{call.operation}"
     head = f"arn:aws:scheduler:{call.region}:{ACCOUNT}"
     if call.operation.endswith("Group"):
-        yield Request(action, f"{head}:schedule-group/{words['Name']}")
+        group = words["Name"]
+        yield Request(action, f"{head}:schedule-group/{group}")
+        if call.operation == "CreateScheduleGroup" and words.get("Tags"):
+            yield Request("scheduler:TagResource", f"{head}:schedule-group/{group}")
+        if call.operation == "DeleteScheduleGroup":
+            yield Request("scheduler:DeleteSchedule", f"{head}:schedule/{group}/*")
         return
     yield Request(action, f"{head}:schedule/{words['GroupName']}/{words['Name']}")
     if "Target" in words:

@@ -15,6 +15,7 @@ from atomo_cluster.ec2.launch.lock import launch_lock
 from atomo_cluster.ec2.launch.plan import make_plan
 from atomo_cluster.ec2.money.survey import tell_cluster_place
 from atomo_cluster.ec2.places.network import allowed_cidr
+from atomo_cluster.ec2.places.scheduled_ends import check_ends, schedule_ends
 from atomo_cluster.ec2.targets.selection import cluster_hosts
 from atomo_cluster.errors import ConfigError
 
@@ -63,7 +64,9 @@ def run(run: Run) -> int:
         made = launch_hosts(run.aws, plan, cidr, run.say)
     launch.write_down(run, plan, made)
     show_hosts(run, made)
+    failure = schedule_ends(run, made)
     try:
+        check_ends(run, made, failure)
         hosts = cluster_hosts(run)
         set_up(run, hosts)
         return train(run, hosts, run.options.passed_on)

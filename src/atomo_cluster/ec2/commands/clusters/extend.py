@@ -13,7 +13,6 @@ from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.aws.tags import HOURS
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
-from atomo_cluster.ec2.hosts.aws_ends import set_ends
 from atomo_cluster.ec2.hosts.fuses import extended, move_fuse, read_deadline, tag_hours
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.ssh import UNREACHED, Answer, Host, on_all_hosts
@@ -22,6 +21,7 @@ from atomo_cluster.ec2.money.budget import check_budget
 from atomo_cluster.ec2.money.costs import ended_usd, usd_until_fuses
 from atomo_cluster.ec2.money.ledger import record_fuses
 from atomo_cluster.ec2.money.prices import format_usd, sum_known
+from atomo_cluster.ec2.places.aws_ends import EndFailure, set_ends
 from atomo_cluster.ec2.targets.each_host import finish
 from atomo_cluster.ec2.targets.selection import host_keys, hosts_of, ssh_of
 from atomo_cluster.errors import CloudError, ConfigError, RemoteError
@@ -84,22 +84,29 @@ def run(run: Run) -> int:
     shown = [later.get(host.id, host) for host in hosts]
     show_hosts(run, shown)
     run.tell(host_records(shown))
-    end_error = set_ends(run.aws, run.cluster, run.owned, shown)
+    end_failure = set_ends(run.aws, run.cluster, run.owned, shown)
     if refusals:
         raise CloudError("; ".join(map(str, refusals)), refusals[0].code)
     finish(answers, shown=False)
-    check_ends(end_error)
+    check_moved(run, end_failure)
     return 0
 
 
-def check_ends(error: str) -> None:
-    """Raises CloudError if the ends by AWS have not moved with the fuses."""
-    if error:
-        raise CloudError(
-            f"THE FUSES HAVE MOVED, AND THE ENDS BY AWS PERHAPS NOT: {error}. AWS may terminate "
-            "the hosts 15 minutes after their old fuses: `extend` again moves both, or delete the "
-            "schedules in the EventBridge console"
-        )
+def check_moved(run: Run, failure: EndFailure | None) -> None:
+    """Raises CloudError if the ends by AWS have not moved with the fuses.
+
+    An identity that may not look at schedules has made none, and gets a warning.
+    """
+    if failure is None:
+        return
+    text = (
+        f"THE FUSES HAVE MOVED, AND THE ENDS BY AWS PERHAPS NOT: {failure.text}. Where a launch "
+        f"has scheduled them (group {run.owned.label} in EventBridge Scheduler), AWS terminates "
+        "the hosts 15 minutes after their old fuses: `extend` again moves both"
+    )
+    if failure.is_error(run.cluster):
+        raise CloudError(text)
+    run.warn(text)
 
 
 def rehearse(run: Run, moves: Sequence[Move]) -> int:

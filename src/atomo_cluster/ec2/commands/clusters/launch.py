@@ -9,7 +9,6 @@ from atomo_cluster.ec2.checks.results import UNKNOWN, CheckContext
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
 from atomo_cluster.ec2.commands.planning.plan import show
 from atomo_cluster.ec2.commands.planning.validate import refuse
-from atomo_cluster.ec2.hosts.aws_ends import set_ends
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.launching import dry_run
@@ -21,6 +20,7 @@ from atomo_cluster.ec2.money.costs import ended_usd, ledger_entry
 from atomo_cluster.ec2.money.ledger import LedgerEntry, clear_entries, record_entries
 from atomo_cluster.ec2.money.prices import sum_known
 from atomo_cluster.ec2.places.network import allowed_cidr
+from atomo_cluster.ec2.places.scheduled_ends import check_ends, schedule_ends
 from atomo_cluster.ec2.settings.place import Place
 from atomo_cluster.errors import ConfigError
 
@@ -63,17 +63,10 @@ def launched(run: Run) -> int:
         run.confirm()
     offer, hosts = launch_first_available(run, offers_in_order, cidr)
     write_down(offer.run, offer.plan, hosts)
-    schedule_ends(offer.run, hosts)
+    failure = schedule_ends(offer.run, hosts)
     report(offer.run, hosts)
+    check_ends(offer.run, hosts, failure)
     return 0
-
-
-def schedule_ends(run: Run, hosts: list[Instance]) -> None:
-    """Schedules the ends of hosts by AWS; a failure is reported, since the fuses hold."""
-    if error := set_ends(run.aws, run.cluster, run.owned, hosts):
-        run.warn(f"WITHOUT AN END BY AWS: hosts that hang outlive their fuses: {error}. "
-                 "`iam --for launch` prints the rights and `iam --boundary` the boundary that it "
-                 "needs, `launch` again schedules the ends, aws_end: no does without")  # fmt: skip
 
 
 def write_down(run: Run, plan: Plan, hosts: list[Instance]) -> None:

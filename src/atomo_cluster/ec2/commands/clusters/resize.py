@@ -1,7 +1,6 @@
 """`resize`: changes the number of workers."""
 
 from argparse import ArgumentParser
-from contextlib import suppress
 from typing import Final
 
 from atomo_cluster.arguments import CONVERTERS
@@ -10,9 +9,9 @@ from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.clusters import launch
 from atomo_cluster.ec2.commands.clusters.origin import alive_jobs
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
-from atomo_cluster.ec2.hosts.aws_ends import remove_ends
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.places.scheduled_ends import forget_ends
 from atomo_cluster.errors import CloudError, LeftBehind
 
 HELP: Final = """\
@@ -63,8 +62,7 @@ def shrink(run: Run, hosts: list[Instance], surplus: list[Instance]) -> int:
         )
     run.confirm("End them all the same?" if jobs else "Proceed?")
     end(run, ids)
-    with suppress(CloudError):  # they name hosts that are gone, and delete themselves
-        remove_ends(run.aws, run.cluster, run.owned, ids)
+    forget_ends(run, ids)
     remaining = [host for host in hosts if host.id not in ids]
     show_hosts(run, remaining)
     run.say("next: `pytorch_ec2.py bootstrap`")

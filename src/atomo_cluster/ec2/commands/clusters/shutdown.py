@@ -3,6 +3,7 @@
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from atomo_cluster.ec2.aws.deletion import (
@@ -21,10 +22,10 @@ from atomo_cluster.ec2.commands.clusters.foreign_disks import (
 )
 from atomo_cluster.ec2.commands.clusters.ledger_end import add_forget, close_ledger, forget
 from atomo_cluster.ec2.commands.clusters.origin import tell_origin
-from atomo_cluster.ec2.hosts.aws_ends import remove_group
 from atomo_cluster.ec2.images.baked import baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.money.survey import Survey, lost_hosts, tell_place
+from atomo_cluster.ec2.places.aws_ends import remove_group
 from atomo_cluster.errors import CloudError, ClusterError, LeftBehind
 
 HELP: Final = """\
@@ -168,18 +169,22 @@ def end(run: Run, verified: bool = True) -> None:
     left += close_ledger(run)
     if left:
         raise LeftBehind("; ".join(left))
-    end_schedules(run)
-    tell_verdict(run, remaining, verified)
+    tell_verdict(run, with_schedules(run, remaining), verified)
     tell_images(run)
     check_foreign_disks(run, disks)
 
 
-def end_schedules(run: Run) -> None:
-    """Deletes the schedules of ends by AWS, and their role; neither costs anything."""
-    if error := remove_group(run.aws, run.cluster, run.owned):
-        run.say(
-            f"the schedules of ends by AWS or their role may be left, and cost nothing: {error}"
-        )
+def with_schedules(run: Run, result: SearchResult) -> SearchResult:
+    """Deletes the schedules of ends by AWS, and their role; neither costs anything.
+
+    Returns the result of the search, with the schedules where they are perhaps left.
+    """
+    try:
+        if stays := remove_group(run.aws, run.cluster, run.owned):
+            run.say(stays)
+    except CloudError as error:
+        return replace(result, unseen=(*result.unseen, str(error)))
+    return result
 
 
 def tell_verdict(run: Run, remaining: SearchResult, verified: bool) -> None:
@@ -193,8 +198,8 @@ def tell_verdict(run: Run, remaining: SearchResult, verified: bool) -> None:
         return
     run.tell({"unseen": list(remaining.unseen)})
     run.say(
-        f"{nothing}, as far as this identity may look; NOT LOOKED AT: roles and instance profiles "
-        f"in IAM, which cost nothing ({'; '.join(remaining.unseen)})"
+        f"{nothing}, as far as this identity may look; NOT LOOKED AT: "
+        f"{'; '.join(remaining.unseen)}; these cost nothing"
     )
 
 

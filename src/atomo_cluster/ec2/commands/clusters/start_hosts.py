@@ -8,13 +8,13 @@ from typing import Final
 from atomo_cluster.ec2.aws.instance_states import STOPPED_STATES, start_instances
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
-from atomo_cluster.ec2.hosts.aws_ends import set_ends
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.money.budget import check_budget
 from atomo_cluster.ec2.money.costs import all_costs, record_before_start, with_ledger
 from atomo_cluster.ec2.money.ledger import file_of
 from atomo_cluster.ec2.money.prices import format_usd, sum_known
+from atomo_cluster.ec2.places.scheduled_ends import check_ends, schedule_ends
 from atomo_cluster.errors import CloudError, ConfigError
 
 HELP: Final = """\
@@ -79,10 +79,10 @@ def wake(run: Run, asleep: Sequence[Instance]) -> None:
 def report(run: Run) -> None:
     """Shows the cluster and the next step."""
     hosts = instances(run.aws, run.owned)
-    if error := set_ends(run.aws, run.cluster, run.owned, hosts):
-        run.warn(f"WITHOUT AN END BY AWS: hosts that hang outlive their fuses: {error}")
+    failure = schedule_ends(run, hosts)
     show_hosts(run, hosts)
     missing = run.cluster.hosts - len(hosts)
     first = f"`launch` for the {missing} hosts that are missing, then " if missing > 0 else ""
     run.say(f"next: {first}`pytorch_ec2.py bootstrap`, which mounts the shared folder again")
     run.tell(host_records(hosts))
+    check_ends(run, hosts, failure)

@@ -28,6 +28,7 @@ from atomo_cluster.ec2.images.baked import BakedImage, baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
 from atomo_cluster.ec2.money.survey import lost_hosts, tell_place
+from atomo_cluster.ec2.places.scheduled_ends import endless_hosts
 from atomo_cluster.ec2.settings.terms import MASTER
 from atomo_cluster.ec2.supervisor.event_log import Event, parsed
 from atomo_cluster.ec2.supervisor.handover import STORY
@@ -73,6 +74,7 @@ def run(run: Run) -> int:
     hosts += said(unsaid, lambda: lost_hosts(run), list[Instance]())
     show_cluster(run, hosts)
     result = find_resources(run.aws, run.owned.filters(), run.cluster.makes_roles)
+    endless = said(unsaid, lambda: endless_hosts(run, hosts), None)
     story = said(unsaid, lambda: told(run, hosts), list[Event]())
     for line in story_lines(story, datetime.now(timezone.utc)):
         run.say(line)
@@ -87,7 +89,8 @@ def run(run: Run) -> int:
     run.tell({"hosts": host_records(hosts), "wanted": run.cluster.hosts, "place": asdict(run.place),
               "others": [vars(resource) for resource in resources],
               "images": [asdict(image) for image in made], "unsaid": unsaid,
-              "namesakes": foreign, "story": [asdict(event) for event in story],
+              "without_end_by_aws": endless, "namesakes": foreign,
+              "story": [asdict(event) for event in story],
               "supervisor": asdict(summary(story)) if story else None})  # fmt: skip
     check_fuses(run, hosts)
     if foreign:

@@ -8,7 +8,6 @@ from atomo_cluster.ec2.aws.instance_states import RUNNING_STATES, STOPPED_STATES
 from atomo_cluster.ec2.aws.inventory import Instance, instances
 from atomo_cluster.ec2.commands.clusters.resize import end
 from atomo_cluster.ec2.commands.clusters.status import show_hosts
-from atomo_cluster.ec2.hosts.aws_ends import remove_ends, set_ends
 from atomo_cluster.ec2.hosts.fuses import pause_fuses, resume_fuses, tag_remaining_hours
 from atomo_cluster.ec2.hosts.host_files import host_records
 from atomo_cluster.ec2.hosts.ssh import Host
@@ -16,6 +15,8 @@ from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import check_idle
 from atomo_cluster.ec2.money.costs import all_costs, with_ledger
 from atomo_cluster.ec2.money.prices import MONTH_H, format_usd, sum_known
+from atomo_cluster.ec2.places.aws_ends import remove_ends
+from atomo_cluster.ec2.places.scheduled_ends import schedule_ends, without_text
 from atomo_cluster.ec2.targets.selection import host_keys, hosts_of, ssh_of
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError
 
@@ -127,8 +128,9 @@ def without_ends(run: Run, ids: Sequence[str]) -> None:
         remove_ends(run.aws, run.cluster, run.owned, ids)
     except CloudError as error:
         raise CloudError(
-            f"{error}; no host was stopped: AWS would terminate them, and their disks, after their "
-            "fuses. Where none of them has an end by AWS, --aws-end no stops them",
+            f"{error}; no host was stopped: AWS would terminate them, and their disks, 15 minutes "
+            f"after their fuses, by the schedules of group {run.owned.label} in EventBridge "
+            "Scheduler: `stop_hosts` again, or delete these there",
             error.code,
         ) from error
 
@@ -136,12 +138,9 @@ def without_ends(run: Run, ids: Sequence[str]) -> None:
 def restore_ends(run: Run) -> None:
     """Schedules the ends of hosts by AWS that go on running."""
     try:
-        hosts = instances(run.aws, run.owned, RUNNING_STATES)
-        error = set_ends(run.aws, run.cluster, run.owned, hosts)
-    except CloudError as failure:
-        error = str(failure)
-    if error:
-        run.warn(f"WITHOUT AN END BY AWS: hosts that hang outlive their fuses: {error}")
+        schedule_ends(run, instances(run.aws, run.owned, RUNNING_STATES))
+    except CloudError as error:
+        run.warn(without_text(str(error)))
 
 
 def report(run: Run) -> None:

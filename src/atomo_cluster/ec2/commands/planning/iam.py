@@ -6,11 +6,14 @@ from argparse import ArgumentParser
 from dataclasses import asdict
 from typing import Final
 
+from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.aws.master_policy import boundary
 from atomo_cluster.ec2.aws.permissions import ALLOWED, LACKS, UNKNOWN, Permission, permissions
 from atomo_cluster.ec2.aws.policy import COMMANDS, policy, used_commands
 from atomo_cluster.ec2.aws.policy_scope import PolicyScope, scope_of
+from atomo_cluster.ec2.commands.planning.policy_size import MANAGED, compact, parts, size
 from atomo_cluster.ec2.invocation.run import Run
+from atomo_cluster.ec2.places.end_role import end_role_commands
 from atomo_cluster.ec2.settings.terms import split_commas
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 from atomo_cluster.names import nearest
@@ -20,6 +23,7 @@ HELP: Final = """\
   pytorch_ec2.py iam --for launch,bootstrap,train,shutdown > policy.json
   pytorch_ec2.py iam --identity arn:aws:iam::123456789012:user/ana
   pytorch_ec2.py iam --boundary --supervise yes
+  pytorch_ec2.py iam --end-role --identity arn:aws:iam::123456789012:user/ana
   pytorch_ec2.py iam --check
 
 Prints the least policy for these settings as IAM takes it, with or without --json: for all
@@ -28,15 +32,20 @@ statements hold for this cluster's name and owner, in its regions and in one acc
 --identity, or of the present identity, which STS tells to everybody. Print it again when settings
 change.
 
+Statements that differ in their actions alone are one; a policy that is too long for a managed
+policy is printed in parts by --part 1, --part 2 and so on, and the identity gets all of them.
+
 --boundary prints the policy that bounds the roles of supervise and of connect: ssm. An
 administrator makes it once, with the name that permissions_boundary says; no role of the cluster
 can do more.
 
+--end-role prints the commands of AWS's CLI that make the role with which AWS ends hosts 15 minutes
+after their fuses (aws_end): it ends what carries the tags of cluster and owner, and nothing else.
+An administrator runs them once; where `launch` may make roles it does so itself.
+
 With --check: which of the policy the identity lacks, as IAM's policy simulator says; it ends with
 12 if something is lacking that is needed. Where the identity may not ask the simulator, EC2's
 DryRun tells of what only looks, and the rest is unknown. Nothing is made, changed or ended."""
-
-MANAGED: Final = 6144  # characters without spaces that a managed policy takes
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -55,12 +64,19 @@ def arguments(parser: ArgumentParser) -> None:
     shown.add_argument("--check", action="store_true", help="say what the identity lacks")
     shown.add_argument("--boundary", action="store_true",
                        help="print the boundary of the cluster's roles")  # fmt: skip
+    shown.add_argument("--end-role", action="store_true",
+                       help="print the commands that make the role with which AWS ends "
+                       "hosts")  # fmt: skip
+    shown.add_argument("--part", type=CONVERTERS[int], metavar="N",
+                       help="print one of the policies that fit into managed ones")  # fmt: skip
 
 
 def run(run: Run) -> int:
     if run.options.check:
         return check(run)
     scope = scope_for(run)
+    if run.options.end_role:
+        return show_end_role(run, scope)
     document = bounding(scope) if run.options.boundary else least(run, scope)
     if run.as_json:
         run.tell(document)
@@ -73,14 +89,14 @@ def run(run: Run) -> int:
 
 def warnings(scope: PolicyScope, document: dict[str, object]) -> list[str]:
     """Lists what to know before the document is given to IAM."""
-    size = len(json.dumps(document, separators=(",", ":")))
     texts = []
-    if size > MANAGED:
+    if size(document) > MANAGED:
+        count = len(parts(document))
         texts.append(
-            f"{size:,} characters: a managed policy takes {MANAGED:,}, so print parts of it with "
-            "--for and attach each; a role's inline policy takes 10,240"
+            f"{size(document):,} characters: a managed policy takes {MANAGED:,}, so print it with "
+            f"--part 1 to --part {count} and attach each; a role's inline policy takes 10,240"
         )
-    if (scope.cluster.makes_roles or scope.cluster.aws_end) and not scope.boundary:
+    if scope.cluster.makes_roles and not scope.boundary:
         texts.append(
             "PERMISSIONS_BOUNDARY IS NONE: whoever has this policy can give the cluster's roles "
             "any right, an administrator's too; leave it empty, or name one"
@@ -89,15 +105,39 @@ def warnings(scope: PolicyScope, document: dict[str, object]) -> list[str]:
 
 
 def least(run: Run, scope: PolicyScope) -> dict[str, object]:
-    """Returns the least policy.
+    """Returns the least policy, or a part of it.
 
     Raises:
-        ConfigError: the commands call nothing that takes a right.
+        ConfigError: the commands call nothing that takes a right, or there is no such part.
     """
-    document = policy(scope, commands(run, scope))
+    document = compact(policy(scope, commands(run, scope)))
     if not document["Statement"]:
         raise ConfigError(f"--for {run.options.for_commands}: this takes no right of the user")
-    return document
+    number: int | None = run.options.part
+    if number is None:
+        return document
+    listed = parts(document)
+    if not 1 <= number <= len(listed):
+        raise ConfigError(f"--part must be from 1 to {len(listed)}, got {number}")
+    return listed[number - 1]
+
+
+def show_end_role(run: Run, scope: PolicyScope) -> int:
+    """Prints the commands that make the end roles.
+
+    Raises:
+        ConfigError: AWS ends no hosts by these settings, or account or owner are unknown.
+    """
+    if not scope.cluster.aws_ends:
+        raise ConfigError("--end-role: aws_end is no, and AWS ends no hosts")
+    if scope.account == "*" or not scope.owner:
+        raise ConfigError("--end-role: account and owner are unknown; --identity ARN says both")
+    lines = end_role_commands(scope)
+    if run.as_json:
+        run.tell({"commands": lines})
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return 0
 
 
 def bounding(scope: PolicyScope) -> dict[str, object]:
@@ -106,9 +146,10 @@ def bounding(scope: PolicyScope) -> dict[str, object]:
     Raises:
         ConfigError: the settings make no role, or none with a boundary.
     """
-    if not (scope.cluster.makes_roles or scope.cluster.aws_end):
+    if not (scope.cluster.makes_roles or scope.end_boundary):
         raise ConfigError(
-            "--boundary: roles are made with supervise: yes, connect: ssm or aws_end: yes alone"
+            "--boundary: roles are made with supervise: yes or connect: ssm alone; for the role "
+            "with which AWS ends hosts permissions_boundary names one"
         )
     if not scope.boundary:
         raise ConfigError("--boundary: permissions_boundary is none; leave it empty, or name one")

@@ -8,6 +8,7 @@ from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.launch.offers import Offer, offers, offers_record, offers_table
 from atomo_cluster.ec2.launch.plan import Plan
 from atomo_cluster.ec2.launch.plan_text import order_table, plan_lines, plan_record, plan_table
+from atomo_cluster.ec2.places.aws_ends import end_lines
 from atomo_cluster.ec2.places.network import allowed_cidr
 
 HELP: Final = """\
@@ -45,5 +46,5 @@ def present(run: Run, plan: Plan, cidr: str) -> None:
     run.show(plan_table(plan))
     if len(plan.attempts) > 1:
         run.show(order_table(plan))
-    for line in plan_lines(plan, cidr):
+    for line in plan_lines(plan, cidr, end_lines(run.aws, run.cluster, run.owned)):
         run.say(line)

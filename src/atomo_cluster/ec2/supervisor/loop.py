@@ -242,6 +242,7 @@ class Supervisor:
         hosts, self._start_failed = self._crew.ready, True
         self._job.start(hosts, self._network())
         self._start_failed = False
+        self._heeded |= set(self._crew.noticed)  # of which they have told an earlier start
         if [event.kind for event in self._story.events[-1:]] != [STARTED]:  # or it had to wait
             self._story.tell(STARTED, f"the job starts on {len(hosts)} hosts")
 

@@ -295,6 +295,12 @@ def test_a_job_that_a_notice_has_told_to_leave_is_not_told_twice(tmp_path):
     assert cluster.log[:6] == ["start 3", "wait", "drop i-1", "start 2", "launch", "stop"]
 
 
+def test_a_notice_does_not_end_the_start_that_follows_it(tmp_path):
+    cluster = SimulatedCluster(loses={3: "i-1"}, ends={3: 130, 12: 0}, notices=True)
+    night(tmp_path, cluster, steps=12)
+    assert cluster.log[:5] == ["start 3", "start 2", "drop i-1", "launch", "stop"]
+
+
 def test_seven_hours_without_capacity_cost_no_training(tmp_path):
     every = timedelta(minutes=1)
     shortage = CloudError("no m5.large in us-east-1a", "InsufficientInstanceCapacity")

@@ -25,8 +25,11 @@ __all__ = [
     "LIVE",
     "NEVER",
     "STATES",
+    "UP",
+    "Address",
     "Disk",
     "Instance",
+    "addresses",
     "after",
     "cluster_or_owner_instances",
     "foreign_volumes",
@@ -263,6 +266,27 @@ class Disk:
     host: str  # the instance that has it; empty: none
     outlives: bool  # True if it stays, and costs, when that instance ends
     root: bool = False  # True if that instance boots from it
+
+
+@dataclass(frozen=True)
+class Address:
+    """A public address of the account, which costs whether a host has it or not."""
+
+    id: str  # of its allocation
+    ip: str
+    host: str  # the instance that has it; empty: none
+
+
+def addresses(aws: Aws, key: str, values: Iterable[str]) -> list[Address]:
+    """Lists the addresses with one of the values of a filter, such as `instance-id`."""
+    if not (wanted := sorted(values)):
+        return []
+    filters = [{"Name": key, "Values": wanted}]
+    listed = aws.pages("ec2.describe_addresses", "Addresses", Filters=filters)
+    return [
+        Address(address.get("AllocationId", ""), address["PublicIp"], address.get("InstanceId", ""))
+        for address in listed
+    ]
 
 
 def volumes(aws: Aws, owned: ClusterTags) -> list[Disk]:

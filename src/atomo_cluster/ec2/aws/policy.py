@@ -63,7 +63,7 @@ COMMANDS: Final[Mapping[str, Needs]] = {
         (*SEARCH, "InstanceTypes", "Images", "Regions"),
         ("LookAtRoles", "ListResults", "ReadResults", "LookAtEnds"),
     ),
-    "cost": (("Instances", "Snapshots", "Volumes"), ("Prices",)),
+    "cost": (("Addresses", "Instances", "Snapshots", "Volumes"), ("Prices",)),
     "extend": ((*HOSTS, "Volumes"), (*ON_HOSTS, "MoveFuses", "Prices", *AWS_ENDS)),
     # `resize` to fewer asks the master about its job.
     "resize": (LAUNCHES, (*LAUNCHING, *ON_HOSTS)),
@@ -91,7 +91,7 @@ COMMANDS: Final[Mapping[str, Needs]] = {
     "supervise": ((), ()),  # on the master, whose role has a policy of its own
     "ssh": ONLY_HOSTS,
     "clean_launch_and_run": (LAUNCHES, (*LAUNCHING, *ON_HOSTS)),
-    "shutdown": ((*SEARCH, "Images"), ENDING),
+    "shutdown": ((*SEARCH, "Addresses", "Images"), ENDING),
 }
 # Without these a command says less, or that it does not know, and goes on.
 OPTIONAL: Final = ("Prices", "Quotas", "ImageNames", "SharedFolders", "Simulate")

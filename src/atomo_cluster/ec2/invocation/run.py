@@ -14,6 +14,7 @@ from atomo_cluster.ec2.aws.identity import Identity, identity_of
 from atomo_cluster.ec2.aws.inventory import instances, instances_by_id
 from atomo_cluster.ec2.aws.tags import OWNER, ClusterTags
 from atomo_cluster.ec2.invocation.document import Document
+from atomo_cluster.ec2.invocation.foreign_file import ForeignResource, read_foreign
 from atomo_cluster.ec2.invocation.ledger_file import LedgerEntry, read_file, recorded_owners
 from atomo_cluster.ec2.invocation.wrapping import wrap_line
 from atomo_cluster.ec2.settings.cluster import Cluster
@@ -94,16 +95,18 @@ class Run:
         return [self.at(self.given.at(region)) for region in self.given.all_regions]
 
     def recorded(self) -> "list[Run]":
-        """Returns this run in further regions, in which the ledger has hosts that may live.
+        """Returns this run in further regions, in which the ledger has hosts that may live, or
+        resources that were attached to them by hand.
 
         A region of the command line is meant alone.
         """
         if self._settled is not None or self.region_given:
             return []
         accepted = self.given.all_regions
-        further = [life for life in self.lives if life.region and life.region not in accepted]
-        place = self.accepted()[0].place if further else Place()
-        regions = dict.fromkeys(life.region for life in further if place.sees(life.place))
+        places = [entry.place for entry in (*self.lives, *self.foreign)]
+        further = [place for place in places if place.region and place.region not in accepted]
+        here = self.accepted()[0].place if further else Place()
+        regions = dict.fromkeys(place.region for place in further if here.sees(place))
         return [self.at(self.given.moved(region)) for region in regions]
 
     def everywhere(self) -> "list[Run]":
@@ -131,6 +134,15 @@ class Run:
             return [entry for entry in read_file(self.given) if not entry.ended]
         except ConfigError as error:
             self.warn(f"warning: hosts in other places are not known: {error}")
+            return []
+
+    @cached_property
+    def foreign(self) -> list[ForeignResource]:
+        """The resources attached by hand that may be left of ended hosts, of all places."""
+        try:
+            return read_foreign(self.given)
+        except ConfigError as error:
+            self.warn(f"warning: what was attached to hosts by hand is not known: {error}")
             return []
 
     @cached_property

@@ -3,7 +3,7 @@ owner whom AWS does not name, a limit that a complete cluster exceeds.
 """
 
 import pytest
-from cluster.ec2.support.cloud import everything, refusal
+from cluster.ec2.support.cloud import UBUNTU, everything, refusal
 
 pytestmark = pytest.mark.slow
 
@@ -52,10 +52,81 @@ def test_a_disk_attached_by_hand_is_named_before_and_after_the_end(ec2, cloud, h
     done = ec2("shutdown", "--yes", "--json")
     assert done.code == 14
     assert "the hosts have ended; left alone, and costing: " + line in done.err
-    assert f"`aws ec2 delete-volume --volume-id {disk}` deletes it" in done.err
-    assert [one["id"] for one in done.record["foreign_disks"]] == [disk]
+    assert f"`aws ec2 delete-volume --region us-east-1 --volume-id {disk}` deletes it" in done.err
+    assert [one["id"] for one in done.record["foreign"]] == [disk]
     assert not everything(cloud)["instances"]
     assert everything(cloud)["volumes"] == {disk}
+
+
+def test_a_disk_attached_by_hand_is_named_and_counted_until_it_is_gone(ec2, cloud, hosts, disk):
+    assert ec2("shutdown", "--yes").code == 14
+    for _ in range(2):
+        again = ec2("shutdown", "--yes")
+        assert again.code == 14
+        assert f"volume {disk} (500 GB gp3), attached by hand to {hosts[-1]}" in again.err
+    rows = {row["id"]: row for row in ec2("cost", "--json").record["hosts"]}
+    assert rows[disk]["usd_per_hour"] == pytest.approx(500 * 0.08 / 730)
+    cloud.moto.client().delete_volume(VolumeId=disk)
+    assert ec2("shutdown", "--yes").code == 0
+    assert disk not in ec2("cost").out
+
+
+def test_a_disk_that_somebody_keeps_is_forgotten_by_its_id(ec2, cloud, hosts, disk):
+    assert ec2("shutdown", "--yes").code == 14
+    assert ec2("shutdown", "--forget", disk, "--yes").code == 0
+    assert ec2("shutdown", "--yes").code == 0
+    assert everything(cloud)["volumes"] == {disk}
+
+
+def test_a_disk_that_another_host_has_by_now_is_no_longer_named(ec2, cloud, hosts, disk):
+    assert ec2("shutdown", "--yes").code == 14
+    client = cloud.moto.client()
+    others = client.run_instances(ImageId=UBUNTU, MinCount=1, MaxCount=1)["Instances"]
+    client.attach_volume(VolumeId=disk, InstanceId=others[0]["InstanceId"], Device="/dev/sdf")
+    assert ec2("shutdown", "--yes").code == 0
+
+
+@pytest.fixture
+def address(cloud, hosts):
+    """Returns a public address that someone gave to a worker by hand."""
+    client = cloud.moto.client()
+    allocated = client.allocate_address(Domain="vpc")
+    client.associate_address(AllocationId=allocated["AllocationId"], InstanceId=hosts[-1])
+    return allocated
+
+
+def test_an_address_attached_by_hand_is_counted_and_named_until_it_is_released(
+    ec2, cloud, hosts, address
+):
+    id = address["AllocationId"]
+    record = ec2("cost", "--json").record
+    rows = {row["id"]: row for row in record["hosts"]}
+    assert rows[id]["state"] == f"attached by hand to {hosts[-1]}"
+    assert rows[id]["usd_per_hour"] == 0.0  # its host has it
+    assert record["usd_per_hour"] == pytest.approx(3 * (0.096 + 0.005) + 300 * 0.08 / 730, rel=1e-3)
+    line = f"address {id} ({address['PublicIp']}), attached by hand to {hosts[-1]}"
+    assert f"{line}: stays, and costs" in ec2("shutdown", answer="no\n").out
+    for _ in range(2):
+        done = ec2("shutdown", "--yes")
+        assert done.code == 14
+        assert f"left alone, and costing: {line}" in done.err
+        assert f"`aws ec2 release-address --region us-east-1 --allocation-id {id}`" in done.err
+    rows = {row["id"]: row for row in ec2("cost", "--json").record["hosts"]}
+    assert rows[id]["usd_per_hour"] == 0.005
+    cloud.moto.client().release_address(AllocationId=id)
+    assert ec2("shutdown", "--yes").code == 0
+    assert id not in ec2("cost").out
+
+
+def test_addresses_that_aws_does_not_tell_of_are_said(ec2, cloud, hosts):
+    cloud.on("DescribeAddresses", DENIED, times=99)
+    done = ec2("cost")
+    assert done.code == 0
+    assert "not in it: AWS does not say whether addresses are attached by hand" in done.out
+    done = ec2("shutdown", "--yes")
+    assert done.code == 14
+    assert "AWS does not say whether addresses are attached by hand" in done.err
+    assert not everything(cloud)["instances"]
 
 
 def test_a_disk_that_aws_does_not_tell_of_keeps_no_host_alive(ec2, cloud, hosts, disk):

@@ -4,6 +4,7 @@ from argparse import ArgumentParser
 from datetime import datetime, timezone
 
 from atomo_cluster.ec2.aws.inventory import LIVE, instances_by_id
+from atomo_cluster.ec2.invocation.foreign_file import ForeignResource, write_foreign
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.money.ledger import drop_entries, record_end
 from atomo_cluster.errors import CloudError, ConfigError
@@ -42,7 +43,17 @@ def add_forget(parser: ArgumentParser) -> None:
     """Adds --forget."""
     parser.add_argument("--forget", metavar="PLACE", default="",
                         help="end nothing; take the hosts at an endpoint, or in an account, that "
-                        "is no more out of the ledger")  # fmt: skip
+                        "is no more out of the ledger, or a disk or address that stays, by its "
+                        "id")  # fmt: skip
+
+
+def forget_foreign(run: Run, resource: ForeignResource) -> int:
+    """Takes a resource that was attached by hand, and that somebody keeps, out of the file."""
+    run.say(f"{resource.line}: nothing deletes it, and it costs")
+    run.confirm("Name it no more?")
+    write_foreign(run.given, [other for other in run.foreign if other.id != resource.id])
+    run.tell({"forgotten": [resource.id]})
+    return 0
 
 
 def forget(run: Run, place: str) -> int:
@@ -51,6 +62,8 @@ def forget(run: Run, place: str) -> int:
     Raises:
         ConfigError: the ledger has none there, or this command can see them.
     """
+    if resource := next((resource for resource in run.foreign if resource.id == place), None):
+        return forget_foreign(run, resource)
     lives = [life for life in run.lives if place.rstrip("/") in (
         life.endpoint.rstrip("/"), life.account)]  # fmt: skip
     ids = ", ".join(life.id for life in lives)

@@ -15,10 +15,11 @@ from atomo_cluster.ec2.aws.deletion import (
 )
 from atomo_cluster.ec2.aws.inventory import namesakes, namesakes_text
 from atomo_cluster.ec2.aws.search import Resource, SearchResult, find_resources
-from atomo_cluster.ec2.commands.clusters.foreign_disks import (
-    check_foreign_disks,
-    foreign_disks,
-    tell_foreign_disks,
+from atomo_cluster.ec2.commands.clusters.foreign_resources import (
+    check_foreign,
+    find_foreign,
+    record_foreign,
+    tell_foreign,
 )
 from atomo_cluster.ec2.commands.clusters.ledger_end import add_forget, close_ledger, forget
 from atomo_cluster.ec2.commands.clusters.origin import tell_origin
@@ -118,8 +119,8 @@ def show(run: Run, result: SearchResult) -> None:
     for error in result.errors:
         run.say(f"  AWS does not say all: {error}")
     tell_lost(run)
+    tell_foreign(run)
     if any(resource.kind == "instance" for resource in result.things):
-        tell_foreign_disks(run)
         tell_origin(run)
 
 
@@ -150,9 +151,10 @@ def end(run: Run, verified: bool = True) -> None:
         verified: False: the ledger has hosts that are not seen from here.
 
     Raises:
-        LeftBehind: some still exist, or may exist; or disks that were attached by hand.
+        LeftBehind: some still exist, or may exist; or resources that were attached by hand.
     """
-    roles, disks = run.cluster.makes_roles, foreign_disks(run)
+    roles, foreign = run.cluster.makes_roles, find_foreign(run)
+    record_foreign(run, foreign.resources)
     left = end_lost(run)
     remaining = delete_until_gone(run.aws, run.owned.filters(), run.say, makes_roles=roles)
     if remaining.things or remaining.errors:
@@ -171,7 +173,7 @@ def end(run: Run, verified: bool = True) -> None:
         raise LeftBehind("; ".join(left))
     tell_verdict(run, with_schedules(run, remaining), verified)
     tell_images(run)
-    check_foreign_disks(run, disks)
+    check_foreign(run, foreign)
 
 
 def with_schedules(run: Run, result: SearchResult) -> SearchResult:

@@ -18,6 +18,7 @@ from atomo_cluster.ec2.money.costs import (
     of_images,
     with_ledger,
 )
+from atomo_cluster.ec2.money.foreign import costs_of_foreign
 from atomo_cluster.ec2.money.prices import format_usd, sum_known
 from atomo_cluster.ec2.money.survey import tell_place
 from atomo_cluster.errors import CloudError
@@ -59,7 +60,7 @@ def run(run: Run) -> int:
 def costs_in(run: Run, several: bool, unsaid: list[str]) -> list[Cost]:
     """Returns the costs in a region; where it is one of several, an error goes to `unsaid`."""
     try:
-        return [*with_ledger(run, all_costs(run)), *of_images(run)]
+        return [*with_ledger(run, all_costs(run)), *of_images(run), *costs_of_foreign(run)]
     except CloudError as error:
         if not several:
             raise

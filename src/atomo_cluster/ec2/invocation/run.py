@@ -103,7 +103,8 @@ class Run:
         if self._settled is not None or self.region_given:
             return []
         accepted = self.given.all_regions
-        places = [entry.place for entry in (*self.lives, *self.foreign)]
+        places = [life.place for life in self.lives]
+        places += [resource.place for resource in self.foreign]
         further = [place for place in places if place.region and place.region not in accepted]
         here = self.accepted()[0].place if further else Place()
         regions = dict.fromkeys(place.region for place in further if here.sees(place))

@@ -77,9 +77,9 @@ def address_of(run: Run, address: Address, host: Instance) -> ForeignResource:
     return resource_of(run, address.id, ADDRESS, address.ip, address.host, since)
 
 
-def resource_of(run: Run, *fields: str) -> ForeignResource:
+def resource_of(run: Run, id: str, kind: str, what: str, host: str, since: str) -> ForeignResource:
     """Returns the record of a resource in the place of the run."""
-    return ForeignResource(*fields, run.owned.owner, **asdict(run.place))
+    return ForeignResource(id, kind, what, host, since, run.owned.owner, **asdict(run.place))
 
 
 def recorded_resources(run: Run) -> list[ForeignResource]:

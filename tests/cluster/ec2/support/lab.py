@@ -21,9 +21,11 @@ def start(cloud, role, spot=False, type="m5.large"):
     tags = {CLUSTER: "test", OWNER: "user/moto", ROLE: role, HOURS: "8"}
     listed = [{"Key": key, "Value": value} for key, value in tags.items()]
     market = {"InstanceMarketOptions": {"MarketType": "spot"}} if spot else {}
+    disk = {"VolumeSize": 100, "VolumeType": "gp3", "DeleteOnTermination": True}
     made = cloud.moto.client().run_instances(
         **market, ImageId="ami-785db401", MinCount=1, MaxCount=1, InstanceType=type,
         Placement={"AvailabilityZone": "us-east-1a"},
+        BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": disk}],
         TagSpecifications=[{"ResourceType": "instance", "Tags": listed}],
     )  # fmt: skip
     return made["Instances"][0]["InstanceId"]

@@ -16,6 +16,9 @@ def banner(public):
     )
 
 
+KINDS = ("instance", "volume")
+
+
 def start(cloud, role, spot=False, type="m5.large"):
     """Launches a host as `launch` does, without its checks, which take longer; its identifier."""
     tags = {CLUSTER: "test", OWNER: "user/moto", ROLE: role, HOURS: "8"}
@@ -26,7 +29,7 @@ def start(cloud, role, spot=False, type="m5.large"):
         **market, ImageId="ami-785db401", MinCount=1, MaxCount=1, InstanceType=type,
         Placement={"AvailabilityZone": "us-east-1a"},
         BlockDeviceMappings=[{"DeviceName": "/dev/sda1", "Ebs": disk}],
-        TagSpecifications=[{"ResourceType": "instance", "Tags": listed}],
+        TagSpecifications=[{"ResourceType": kind, "Tags": listed} for kind in KINDS],
     )  # fmt: skip
     return made["Instances"][0]["InstanceId"]
 

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from atomo.hooks.ddp import ddp_hook
     from atomo.hooks.fsdp import fsdp_hook
     from atomo.hooks.lightning import lightning_callback
+    from atomo.hooks.local.accelerate import accelerate_local_steps
+    from atomo.hooks.local.lightning import lightning_local_steps
+    from atomo.hooks.local.trainer import trainer_local_steps
     from atomo.hooks.local_steps import local_steps
     from atomo.hooks.optimizer import wrap_optimizer
     from atomo.hooks.options import HookOptions, LocalStepsOptions
@@ -77,6 +80,7 @@ __all__ = [
     "TransportError",
     "__version__",
     "accelerate_hook",
+    "accelerate_local_steps",
     "add_parser_arguments",
     "average",
     "bucket_cap_mb_list",
@@ -88,10 +92,12 @@ __all__ = [
     "errors",
     "fsdp_hook",
     "lightning_callback",
+    "lightning_local_steps",
     "local_steps",
     "make_codec",
     "make_memory",
     "trainer_hook",
+    "trainer_local_steps",
     "wrap_compress_optimizer",
     "wrap_optimizer",
 ]
@@ -130,6 +136,9 @@ HOMES = {
     "ddp_hook": "atomo.hooks.ddp",
     "fsdp_hook": "atomo.hooks.fsdp",
     "lightning_callback": "atomo.hooks.lightning",
+    "accelerate_local_steps": "atomo.hooks.local.accelerate",
+    "lightning_local_steps": "atomo.hooks.local.lightning",
+    "trainer_local_steps": "atomo.hooks.local.trainer",
     "local_steps": "atomo.hooks.local_steps",
     "trainer_hook": "atomo.hooks.trainer",
     "wrap_optimizer": "atomo.hooks.optimizer",

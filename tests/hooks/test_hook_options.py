@@ -111,6 +111,9 @@ def format_default(default: object) -> str:
 
 LOCAL_OWN = {
     "local_steps": {"process_group", "collective", "replicas"},
+    "accelerate_local_steps": set(),
+    "trainer_local_steps": set(),
+    "lightning_local_steps": set(),
 }
 LOCAL_PAGE = PAGE.with_name("local-steps.md")
 

@@ -17,7 +17,7 @@ from atomo.hooks.options import HookOptions, takes_options
 from atomo.hooks.resolve_options import config_of
 from atomo.hooks.states.rank_files import exists, load_ranks, save_rank
 
-__all__ = ["accelerate_hook", "attach_to", "load_folder", "save_folder"]
+__all__ = ["accelerate_hook", "attach_to", "check_distributed", "load_folder", "save_folder"]
 
 
 @takes_options(HookOptions)
@@ -94,6 +94,16 @@ def attach_to(
 
 def check(accelerator: Any) -> None:
     """Raises ConfigError if the hook would not be called, or if there is another hook."""
+    check_distributed(accelerator)
+    if accelerator._models:  # no public attribute has them
+        raise ConfigError("call accelerate_hook before accelerator.prepare: models have no hook")
+    handler = accelerator.ddp_handler
+    if isinstance(handler, Handler) or (handler is not None and handler.comm_hook.value != "no"):
+        raise ConfigError("the Accelerator's DistributedDataParallel has a hook already: give one")
+
+
+def check_distributed(accelerator: Any) -> None:
+    """Raises ConfigError if DistributedDataParallel does not average the gradients."""
     kind = accelerator.distributed_type.value
     if kind != "NO" and not kind.startswith("MULTI_"):
         raise ConfigError(
@@ -106,11 +116,6 @@ def check(accelerator: Any) -> None:
             f"{launched} processes were launched, and the Accelerator has one: without a GPU "
             "create it by Accelerator(cpu=True)"
         )
-    if accelerator._models:  # no public attribute has them
-        raise ConfigError("call accelerate_hook before accelerator.prepare: models have no hook")
-    handler = accelerator.ddp_handler
-    if isinstance(handler, Handler) or (handler is not None and handler.comm_hook.value != "no"):
-        raise ConfigError("the Accelerator's DistributedDataParallel has a hook already: give one")
 
 
 @final

@@ -17,7 +17,7 @@ from atomo.hooks.option_checks import check_callback
 from atomo.hooks.options import HookOptions, takes_options
 from atomo.hooks.resolve_options import config_of
 
-__all__ = ["lightning_callback"]
+__all__ = ["lightning_callback", "package"]
 
 PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")  # one package under two names
 KEY: Final = "atomo"  # not the name of the class, which may change while checkpoints exist

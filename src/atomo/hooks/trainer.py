@@ -14,7 +14,7 @@ from atomo.hooks.option_checks import check_trainer
 from atomo.hooks.options import HookOptions, takes_options
 from atomo.hooks.resolve_options import config_of
 
-__all__ = ["trainer_hook"]
+__all__ = ["folder_of", "resumed_from", "trainer_hook"]
 
 
 @takes_options(HookOptions)

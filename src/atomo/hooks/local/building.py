@@ -81,7 +81,7 @@ def make_replica(
     exact = config.is_exact(ranks) and (config.rounds.late or not config.rounds.overlap)
     return LocalReplica(
         optimizer, exchange, anchor, config.rounds, ranks, tensors.weights,
-        exact=exact, transform=config.transform,
+        exact=exact, transform=config.transform, sharded=isinstance(model, FSDPModule),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from atomo.errors import CheckpointError
+from atomo.errors import CheckpointError, ConfigError
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.outer.anchor import Anchor
 from atomo.exchange.outer.rotation import DCT, rotate, unrotate
@@ -39,6 +39,7 @@ class LocalReplica:
         *,
         exact: bool = False,
         transform: str = "none",
+        sharded: bool = False,
     ) -> None:
         """Begins the first round.
 
@@ -51,13 +52,14 @@ class LocalReplica:
             weights: the weights and buffers of the model, by name.
             exact: True if one replica trains alone, without loss.
             transform: "dct" if coefficients are exchanged in place of differences.
+            sharded: True if this rank has some rows of the parameters.
         """
         self.optimizer = optimizer
         self.exchange: Exchange = fragments.exchange
         self.steps = 0
         self._fragments, self._anchor, self._rounds = fragments, anchor, rounds
         self._ranks, self._weights, self._exact = ranks, weights, exact
-        self._rotates = transform == DCT
+        self._rotates, self._sharded = transform == DCT, sharded
         outer = anchor.outer
         self._follows = isinstance(outer, OuterSign) and outer.lr is None
 
@@ -128,6 +130,26 @@ class LocalReplica:
         """Puts the anchor into the model for a block; see `LocalStepsOptimizer.anchor`."""
         return self._anchor.in_model()
 
+    def restore_anchor(self) -> None:
+        """Puts the anchor into the model."""
+        self._anchor.restore()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Returns copies of the weights and buffers of the model, by name."""
+        return {name: tensor.detach().clone() for name, tensor in self._weights.items()}
+
+    @torch.no_grad()
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Puts weights and buffers into the model.
+
+        Raises:
+            CheckpointError: they belong to another model.
+        """
+        for name, tensor in weights.items():
+            if name not in self._weights or self._weights[name].shape != tensor.shape:
+                raise CheckpointError(f"the state has weights {name!r}, of another model")
+            self._weights[name].detach().copy_(tensor)
+
     def state_dict(self, *, weights: bool = False) -> dict[str, Any]:
         """Returns the state of this replica, after a wait for the exchange in flight.
 
@@ -136,21 +158,28 @@ class LocalReplica:
         """
         self._fragments.finish()
         state = self._described(self.exchange.state_dict(), replica=self.exchange.rank)
-        return state | {"model": self._copied()} if weights else state
+        return state | {"model": self.weights()} if weights else state
 
     def gather(self, *, weights: bool = False) -> dict[str, Any] | None:
         """Gathers the state of all ranks at rank 0; None on other ranks. All ranks must call it.
 
         Args:
             weights: True to include the weights of all replicas.
+
+        Raises:
+            ConfigError: the model is sharded.
         """
+        if self._sharded:
+            raise ConfigError(
+                "gather() is for whole models: each rank of a sharded model saves state_dict()"
+            )
         self._fragments.finish()
         gathered = self.exchange.gather()
         own = self.optimizer.state_dict()
         numbers = range(sum(len(group["params"]) for group in own["param_groups"]))
         moments = {str(number): own["state"].get(number, {}) for number in numbers}
         everyone = gather_dicts(self._ranks, moments, "the moments")
-        models = gather_dicts(self._ranks, {"model": self._copied()}, "the weights", weights)
+        models = gather_dicts(self._ranks, {"model": self.weights()}, "the weights", weights)
         if gathered is None or everyone is None:
             return None
         state = self._described(gathered, replica=None)
@@ -158,9 +187,6 @@ class LocalReplica:
         if models:
             state["models"] = {str(r): model["model"] for r, model in enumerate(models)}
         return state
-
-    def _copied(self) -> dict[str, Tensor]:
-        return {name: tensor.detach().clone() for name, tensor in self._weights.items()}
 
     def _described(self, exchange: dict[str, Any], replica: int | None) -> dict[str, Any]:
         return {
@@ -192,7 +218,8 @@ class LocalReplica:
         self.steps = state["steps"]
         self._fragments.load_state_dict(state["in_flight"])
         if self._continues(state):
-            self._load_weights(state)
+            models = state.get("models", {})
+            self.load_weights(models.get(str(self.exchange.rank), state.get("model", {})))
         else:
             self._begin_at_anchor()
 
@@ -208,15 +235,6 @@ class LocalReplica:
         if state["replica"] is None:
             return len(state.get("models", ())) == self.exchange.size
         return bool(state["exchange"]["ranks"] == self.exchange.owner.memories)
-
-    @torch.no_grad()
-    def _load_weights(self, state: Mapping[str, Any]) -> None:
-        """Loads the weights of this replica, if the state has them."""
-        model = state.get("models", {}).get(str(self.exchange.rank), state.get("model", {}))
-        for name, tensor in model.items():
-            if name not in self._weights or self._weights[name].shape != tensor.shape:
-                raise CheckpointError(f"the state has weights {name!r}, of another model")
-            self._weights[name].detach().copy_(tensor)
 
     def _begin_at_anchor(self) -> None:
         """Drops local steps. Memories have counted what is in flight as sent, so it is used."""

@@ -19,8 +19,9 @@ def stop_averaging(ddp: DistributedDataParallel) -> None:
     Raises:
         ConfigError: the model has a communication hook already.
     """
-    check_model(ddp)
-    ddp.register_comm_hook(None, keep_local)
+    if [hook for hook, _ in getattr(ddp, "_comm_hooks", ())] != [keep_local]:
+        check_model(ddp)
+        ddp.register_comm_hook(None, keep_local)
     ddp.require_backward_grad_sync = False
     ddp.require_forward_param_sync = False
     ddp.broadcast_buffers = False

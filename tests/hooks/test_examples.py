@@ -22,8 +22,12 @@ PRINTED = r"2 ranks: ([\d.]+)x fewer bytes than dense(?:; |\n)([\d.]+)% of the t
         (TORCHRUN, "with_accelerate.py"),
         (MPIRUN, "own_loop.py"),
         (MPIRUN, "local_steps.py"),
+        (TORCHRUN, "local_ddp.py"),
+        (TORCHRUN, "local_accelerate.py"),
+        (TORCHRUN, "local_trainer.py"),
+        ([sys.executable], "local_lightning.py"),
     ],
-    ids=["ddp-torchrun", "accelerate-torchrun", "own_loop-mpirun", "local_steps-mpirun"],
+    ids=lambda part: part.removesuffix(".py") if isinstance(part, str) else Path(part[0]).name,
 )
 def test_two_ranks_learn_with_a_fraction_of_the_bytes(launcher, example, tmp_path):
     done = subprocess.run(

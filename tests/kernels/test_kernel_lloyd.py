@@ -88,5 +88,26 @@ def test_all_backends_agree():
         torch.testing.assert_close(other, first, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize(("n", "run"), [(1, 1), (31, 7), (100, 100), (4096, 64), (5003, 700)])
+def test_all_backends_pack_and_add_the_same_bits(n, run):
+    values = normal(n)
+    values[n // 2] = -0.0
+    levels = backends_of()[1].two_levels(values, run)
+    first, *others = [b.pack_levels(values, run, levels) for b in backends_of()]
+    for other in others:
+        assert all(own.equal(words) for own, words in zip(first, other, strict=True))
+    sums = [normal(n, seed=3) for _ in backends_of()]
+    for backend, out in zip(backends_of(), sums, strict=True):
+        backend.add_levels(*first, levels * 0.3, run, out)
+    assert all(out.equal(sums[0]) for out in sums)
+    near = (values.abs()[:, None] - levels.repeat_interleave(run, 0)[:n]).abs().argmin(1)
+    chosen = levels.repeat_interleave(run, 0)[torch.arange(n), near]
+    decoded = torch.zeros(n)
+    backends_of()[0].add_levels(*first, levels, run, decoded)
+    assert decoded.abs().equal(chosen)
+    sent = decoded.ne(0)
+    assert decoded[sent].signbit().equal(values[sent].signbit())
+
+
 def backends_of() -> list[Backend]:
     return [Backend("lloyd", name) for name in ("cpu", "reference")]

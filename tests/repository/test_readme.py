@@ -33,9 +33,12 @@ from atomo.workloads.models import MODELS, build_model
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-# tests/hooks/test_examples.py runs these on several ranks, except the one of FSDP2, which
-# tests/hooks/fsdp_ranks.py covers.
-SEVERAL = {"ddp", "local_steps", "own_loop", "with_accelerate", "with_fsdp"}
+# tests/hooks/test_examples.py runs these on several ranks, except those of FSDP2, which
+# tests/hooks/fsdp_ranks.py and local_fsdp.py cover.
+SEVERAL = {
+    "ddp", "own_loop", "with_accelerate", "with_fsdp",
+    *(f"local_{loop}" for loop in ("steps", "ddp", "fsdp", "accelerate", "trainer", "lightning")),
+}  # fmt: skip
 EXTRA = {"with_lightning"}  # which tests/hooks/test_frameworks.py has in small
 EXAMPLES = sorted(p for p in (ROOT / "examples").glob("*.py") if p.stem not in SEVERAL | EXTRA)
 PATH = re.compile(

@@ -20,7 +20,6 @@ from jaxtyping import Float, Int32
 from atomo.codecs.base import Codec, Field, Granularity, Law
 from atomo.codecs.checks import require_finite
 from atomo.codecs.flat import adding_to, flat
-from atomo.core.devices import to_device
 from atomo.errors import ConfigError
 from atomo.kernels import lloyd, sign
 
@@ -73,10 +72,7 @@ class LloydMax(Codec[TwoLevels]):
         bucket = self.bucket(len(entries))
         levels = lloyd.two_levels(entries, bucket)
         require_finite(self.id, bool(levels.isfinite().all()))
-        thresholds = levels[:, 0] + (levels[:, 1] - levels[:, 0]) / 2
-        # The sign bit of threshold - magnitude is 1 where the upper level is nearer.
-        below = spread(thresholds, bucket, len(entries)) - entries.abs()
-        return TwoLevels(sign.pack_signs(entries)[0], sign.pack_signs(below)[0], levels)
+        return TwoLevels(*lloyd.pack_levels(entries, bucket, levels), levels)
 
     def bucket(self, entries: int) -> int:
         """Returns the number of entries that share two magnitudes."""
@@ -95,31 +91,6 @@ class LloydMax(Codec[TwoLevels]):
         self, payload: TwoLevels, out: Float[torch.Tensor, "..."], scale: float = 1.0
     ) -> None:
         with adding_to(out, self.id) as entries:
-            decoded = self.magnitudes(payload, torch.zeros_like(entries))
-            signs = torch.zeros_like(entries)
-            sign.add_signs(payload.signs, 1.0, -1.0, signs)
-            entries.add_(decoded.mul_(signs), alpha=scale)
-
-    def magnitudes(
-        self, payload: TwoLevels, outer: Float[torch.Tensor, " n"]
-    ) -> Float[torch.Tensor, " n"]:
-        """Returns the magnitudes of an untrusted payload; `outer` are zeros, and scratch space.
-
-        Raises:
-            ValueError: the payload does not fit.
-        """
-        buckets = self.buckets(len(outer))
-        if payload.levels.shape != (buckets, 2):
-            raise ValueError(f"levels of shape {tuple(payload.levels.shape)}, not ({buckets}, 2)")
-        sign.add_signs(payload.outer, 0.0, 1.0, outer)
-        levels = to_device(payload.levels, outer.device)
-        bucket = self.bucket(len(outer))
-        lower, upper = (spread(levels[:, side], bucket, len(outer)) for side in range(2))
-        return torch.where(outer > 0, upper, lower)
-
-
-def spread(
-    numbers: Float[torch.Tensor, " buckets"], bucket: int, entries: int
-) -> Float[torch.Tensor, " n"]:
-    """Returns the number of each entry's bucket."""
-    return numbers[:, None].expand(-1, bucket).reshape(-1)[:entries]
+            levels = payload.levels * scale
+            bucket = self.bucket(len(entries))
+            lloyd.add_levels(payload.signs, payload.outer, levels, bucket, entries)

@@ -1,18 +1,26 @@
-"""Two levels by Lloyd's algorithm, in numba. Contracts: `kernels.lloyd`."""
+"""Two levels by Lloyd's algorithm, in numba. Contracts: `kernels.lloyd`.
+
+A run is summed again in each round, while it is in the cache: in float32 by blocks, so that eight
+entries are added at once. The means that are returned are sums in float64.
+"""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atomo.kernels.jit import jit
+from atomo.kernels.jit import jit, jit_sum
 from atomo.kernels.lloyd import MOST_ROUNDS
+from atomo.kernels.sign import TILE, word_count
+from atomo.kernels.sign.cpu import pack_tile
 
-__all__ = ["two_levels"]
+__all__ = ["add_levels", "pack_levels", "two_levels"]
 
 Floats = NDArray[np.float32]
+Words = NDArray[np.uint32]
 
-LANES = 8
+BLOCK = 4096
+TWO = np.float32(2)
 
 
 def two_levels(values: Tensor, run: int) -> Tensor:
@@ -21,36 +29,120 @@ def two_levels(values: Tensor, run: int) -> Tensor:
     return levels
 
 
+def pack_levels(values: Tensor, run: int, levels: Tensor) -> tuple[Tensor, Tensor]:
+    signs, outer = (torch.empty(word_count(len(values)), dtype=torch.int32) for _ in range(2))
+    words = signs.numpy().view(np.uint32), outer.numpy().view(np.uint32)
+    pack_runs(values.float().numpy(), run, levels.numpy(), *words)
+    return signs, outer
+
+
+def add_levels(signs: Tensor, outer: Tensor, levels: Tensor, run: int, out: Tensor) -> None:
+    words = signs.numpy().view(np.uint32), outer.numpy().view(np.uint32)
+    add_runs(*words, levels.numpy(), run, out.numpy())
+
+
 @jit
 def fit_runs(values: Floats, run: int, rounds: int, levels: Floats) -> None:
     """Fits the levels of each run."""
     for number in range(levels.shape[0]):
         part = values[number * run : (number + 1) * run]
-        total, _ = above(part, np.float32(-1.0))
+        total, _ = exactly_above(part, np.float32(-1.0))
         low = high = total / part.size
-        larger = -1
+        larger, threshold = -1, np.float32(np.inf)
         for _ in range(rounds):
-            upper, count = above(part, np.float32(low + (high - low) / 2))
-            if count == larger or count == 0 or count == part.size:
+            middle = np.float32(low + (high - low) / 2)
+            upper, count = above(part, middle)
+            if count in (larger, 0, part.size):
                 break
-            high, low, larger = upper / count, (total - upper) / (part.size - count), count
+            high, low = upper / count, (total - upper) / (part.size - count)
+            larger, threshold = count, middle
+        if larger > 0:
+            upper, larger = exactly_above(part, threshold)
+            high, low = upper / larger, (total - upper) / (part.size - larger)
         levels[number, 0], levels[number, 1] = low, high
 
 
 @jit
 def above(values: Floats, threshold: np.float32) -> tuple[float, int]:
     """Returns the sum and the number of the magnitudes above a threshold."""
-    sums, counts = np.zeros(LANES), np.zeros(LANES, np.int64)
-    whole = values.size // LANES * LANES
-    for i in range(0, whole, LANES):
-        for j in range(LANES):
-            magnitude = abs(values[i + j])
-            larger = not magnitude <= threshold  # also where it is NaN
-            sums[j] += np.float64(magnitude) if larger else 0.0
-            counts[j] += int(larger)
-    for i in range(whole, values.size):
+    total, count = 0.0, 0
+    for start in range(0, values.size, BLOCK):
+        part, larger = block_above(values[start : start + BLOCK], threshold)
+        total += part
+        count += larger
+    return total, count
+
+
+@jit_sum
+def block_above(values: Floats, threshold: np.float32) -> tuple[np.float32, np.int32]:
+    """Returns the sum in float32 and the number of the magnitudes above a threshold."""
+    total, count = np.float32(0), np.int32(0)
+    for i in range(values.size):
+        magnitude = abs(values[i])
+        larger = not magnitude <= threshold  # also where it is NaN
+        total += magnitude if larger else np.float32(0)
+        count += np.int32(larger)
+    return total, count
+
+
+@jit_sum
+def exactly_above(values: Floats, threshold: np.float32) -> tuple[float, int]:
+    """Returns the sum in float64 and the number of the magnitudes above a threshold."""
+    total, count = 0.0, 0
+    for i in range(values.size):
         magnitude = abs(values[i])
         larger = not magnitude <= threshold
-        sums[0] += np.float64(magnitude) if larger else 0.0
-        counts[0] += int(larger)
-    return sums.sum(), counts.sum()
+        total += np.float64(magnitude) if larger else 0.0
+        count += int(larger)
+    return total, count
+
+
+@jit
+def pack_runs(values: Floats, run: int, levels: Floats, signs: Words, outer: Words) -> None:
+    """Packs the signs and the levels of each tile."""
+    below = np.empty(TILE, np.float32)
+    for start in range(0, values.size, TILE):
+        part = values[start : start + TILE]
+        begin = 0
+        while begin < part.size:  # one run at a time, as most tiles have few
+            number = (start + begin) // run
+            end = min(part.size, (number + 1) * run - start)
+            low, high = levels[number, 0], levels[number, 1]
+            threshold = np.float32(low + (high - low) / TWO)
+            for i in range(begin, end):
+                below[i] = threshold - abs(part[i])
+            begin = end
+        words = slice(start // 32, start // 32 + (part.size + 31) // 32)
+        pack_tile(part.view(np.int32), signs[words])
+        pack_tile(below[: part.size].view(np.int32), outer[words])
+
+
+@jit
+def add_runs(signs: Words, outer: Words, levels: Floats, run: int, out: Floats) -> None:
+    """Adds the levels of each row of a tile, one run at a time."""
+    for start in range(0, out.size, TILE):
+        part = out[start : start + TILE]
+        width = (part.size + 31) // 32
+        tile_signs, tile_outer = signs[start // 32 :], outer[start // 32 :]
+        for row in range(32):
+            begin, last = row * width, min(part.size, (row + 1) * width)
+            while begin < last:
+                number = (start + begin) // run
+                end = min(last, (number + 1) * run - start)
+                column = begin - row * width
+                add_row(
+                    tile_signs[column:], tile_outer[column:], np.uint32(row),
+                    levels[number, 0], levels[number, 1], part[begin:end],
+                )  # fmt: skip
+                begin = end
+
+
+@jit
+def add_row(
+    signs: Words, outer: Words, row: np.uint32, low: np.float32, high: np.float32, out: Floats
+) -> None:
+    """Adds the levels of entries of one row and one run."""
+    mask = np.uint32(1) << row
+    for j in range(out.size):
+        level = high if (outer[j] & mask) != 0 else low
+        out[j] += -level if (signs[j] & mask) != 0 else level

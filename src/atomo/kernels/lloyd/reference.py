@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from atomo.kernels import sign
 from atomo.kernels.lloyd import MOST_ROUNDS
 
-__all__ = ["two_levels"]
+__all__ = ["add_levels", "pack_levels", "two_levels"]
 
 ASKED = 8  # rounds after which the host asks if all runs are settled
 
@@ -30,6 +31,26 @@ def two_levels(values: Tensor, run: int) -> Tensor:
         low = torch.where(moved, (total - upper) / (sizes - counts), low)
         larger = torch.where(moved, counts, larger)
     return torch.stack([low, high], 1).float()
+
+
+def pack_levels(values: Tensor, run: int, levels: Tensor) -> tuple[Tensor, Tensor]:
+    thresholds = levels[:, 0] + (levels[:, 1] - levels[:, 0]) / 2
+    # The sign bit of threshold - magnitude is 1 where the upper level is nearer.
+    below = spread(thresholds, run, len(values)) - values.abs()
+    return sign.pack_signs(values)[0], sign.pack_signs(below)[0]
+
+
+def add_levels(signs: Tensor, outer: Tensor, levels: Tensor, run: int, out: Tensor) -> None:
+    upper, factors = torch.zeros_like(out), torch.zeros_like(out)
+    sign.add_signs(outer, 0.0, 1.0, upper)
+    sign.add_signs(signs, 1.0, -1.0, factors)
+    low, high = (spread(levels[:, side], run, len(out)) for side in range(2))
+    out.add_(torch.where(upper > 0, high, low).mul_(factors))
+
+
+def spread(numbers: Tensor, run: int, entries: int) -> Tensor:
+    """Returns the number of each entry's run."""
+    return numbers[:, None].expand(-1, run).reshape(-1)[:entries]
 
 
 def sums(rows: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:

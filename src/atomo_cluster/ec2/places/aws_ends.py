@@ -30,6 +30,7 @@ __all__ = [
     "AFTER",
     "PRICE",
     "EndFailure",
+    "UnseenEndsError",
     "end_lines",
     "hosts_without_ends",
     "remove_ends",
@@ -44,6 +45,10 @@ PRICE: Final = "$0.00 (14 million schedules a month are free, then $1.00 per mil
 THERE: Final = ("ConflictException",)
 GONE: Final = ("ResourceNotFoundException",)
 ROLE_TRIES, ROLE_S = 12, 5.0  # a new role takes some seconds to be known
+
+
+class UnseenEndsError(CloudError):
+    """The identity may not look at schedules: others may have made some."""
 
 
 @dataclass(frozen=True)
@@ -163,14 +168,20 @@ def retry_new_role(act: Callable[[], None]) -> None:
 def has_group(aws: Aws, cluster: Cluster, owned: ClusterTags) -> bool:
     """True if the cluster has a group of schedules.
 
-    A caller without the right to look has made none, unless `aws_end: yes` has demanded it.
+    With `aws_end: no` a caller without the right to look has made none.
+
+    Raises:
+        UnseenEndsError: the identity may not look.
+        CloudError: AWS failed.
     """
     try:
         return group_exists(aws, owned)
     except CloudError as error:
-        if error.code in DENIED and cluster.aws_end != YES:
+        if error.code not in DENIED:
+            raise
+        if not cluster.aws_ends:
             return False
-        raise
+        raise UnseenEndsError(str(error), error.code) from error
 
 
 def hosts_without_ends(aws: Aws, owned: ClusterTags, hosts: Sequence[Instance]) -> list[Instance]:

@@ -40,6 +40,7 @@ from cluster.ec2.faults.rig import (
     rig,
     running,
 )
+from cluster.ec2.faults.saved import saved
 from cluster.ec2.support.cloud import (
     Cloud,
     Forward,
@@ -207,10 +208,11 @@ def every(
     """Yields the outcome of every fault in a command."""
     found = cases(ec2, cloud, folder, command, each)
     neighbours = ready(ec2, cloud, folder, command)
-    for case in found:
-        if COMMANDS[command].changes:
-            neighbours = ready(ec2, cloud, folder, command)
-        yield case, outcome(ec2, cloud, folder, neighbours, case)
+    with saved(cloud, folder) as state:
+        for case in found:
+            if COMMANDS[command].changes:
+                state.restore()
+            yield case, outcome(ec2, cloud, folder, neighbours, case)
 
 
 def run(names: list[str], keep: Path | None, each: bool) -> list[tuple[Case, Outcome]]:

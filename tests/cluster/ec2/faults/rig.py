@@ -59,7 +59,7 @@ MAX_USD: Final = 3 * 9.2 * HOUR  # three hosts until fuses of nine hours, and no
 @dataclass(frozen=True)
 class Tried:
     """A command, and the commands before it. For a command that changes something, each fault gets
-    a new account.
+    the same account again.
     """
 
     words: tuple[str, ...]
@@ -78,6 +78,7 @@ COMMANDS: Final[dict[str, Tried]] = {
     "launch --dry-run": Tried(("launch", "--dry-run")),
     "launch": Tried(("launch", "--yes"), changes=True),
     "launch (spot)": Tried(("launch", "--yes", "--method", "spot"), changes=True),
+    "launch (aws_end: yes)": Tried(("launch", "--yes", "--aws-end", "yes"), changes=True),
     "launch (supervised)": Tried(
         ("launch", "--yes", *KEPT, "--placement-group", "yes"), changes=True
     ),
@@ -129,8 +130,27 @@ COMMANDS: Final[dict[str, Tried]] = {
     "shutdown (regions)": Tried(
         ("shutdown", "--yes", *REGIONS), IN_REGIONS, changes=True, ends=HOSTS, full=FULL
     ),
+    "extend (regions)": Tried(
+        ("extend", "8.9", "--yes", *REGIONS), IN_REGIONS, changes=True, full=FULL
+    ),
+    "resize (regions)": Tried(
+        ("resize", "1", "--yes", *REGIONS), IN_REGIONS, changes=True, full=FULL
+    ),
+    "stop_hosts (regions)": Tried(
+        ("stop_hosts", "--yes", *REGIONS), IN_REGIONS, changes=True, full=FULL
+    ),
+    "start_hosts (regions)": Tried(
+        ("start_hosts", "--yes", *REGIONS),
+        (*IN_REGIONS, ("stop_hosts", "--yes", *REGIONS)), changes=True, full=FULL,
+    ),
     "launch (ssm)": Tried(("launch", "--yes", *SSM), changes=True),
     "bootstrap (ssm)": Tried(("bootstrap", "--wait", "0", *SSM), IN_SESSIONS),
+    "extend (ssm)": Tried(("extend", "8.9", "--yes", *SSM), IN_SESSIONS, changes=True),
+    "resize (ssm)": Tried(("resize", "1", "--yes", *SSM), IN_SESSIONS, changes=True),
+    "stop_hosts (ssm)": Tried(("stop_hosts", "--yes", *SSM), IN_SESSIONS, changes=True),
+    "start_hosts (ssm)": Tried(
+        ("start_hosts", "--yes", *SSM), (*IN_SESSIONS, ("stop_hosts", "--yes", *SSM)), changes=True
+    ),
     "train (ssm)": Tried(("train", *SSM, "--", "--epochs", "2"), IN_SESSIONS),
     "shutdown (ssm)": Tried(("shutdown", "--yes", *SSM), IN_SESSIONS, changes=True, ends=HOSTS),
     "supervise (ssm)": Tried(("supervise", *SSM), IN_SESSIONS, changes=True, ends=HOSTS),

@@ -172,11 +172,15 @@ def test_an_identity_without_rights_to_schedules_works_as_before(ec2, cloud, clu
     assert shown.code == 0
     assert shown.record["without_end_by_aws"] is None
     assert "end by AWS: unknown" in shown.err
-    assert ec2("stop_hosts", "--yes").code == 0
+    stopped = ec2("stop_hosts", "--yes")
+    assert stopped.code == 0
+    assert f"NOT LOOKED AT: the schedules of group {OWNED.label}" in stopped.err
     assert ec2("start_hosts", "--yes").code == 0
     done = ec2("shutdown", "--yes")
     assert done.code == 0
-    assert "verified" in done.out
+    assert "verified" not in done.out
+    assert "NOT LOOKED AT: the schedules of ends by AWS are perhaps there" in done.out
+    assert f"group {OWNED.label} in us-east-1" in done.out
 
 
 def test_an_administrator_makes_the_role_by_the_printed_commands(ec2, cloud, cluster):

@@ -25,19 +25,54 @@ from cluster.ec2.support.iam_policy import Policy, Request, decision
 
 # Parts of moto that are slow at every call or reset, and that no test needs, are left out: it
 # searches the disk for its modules, logs, and makes a volume for each of hundreds of images.
+# After `save` a copy of the process serves; `restore` ends it for another copy of the same moment,
+# `drop` for the process that was saved.
 SERVER = """
-import logging, os, sys
+import logging, os, socketserver, sys, threading
 from moto import backends
 from moto.ec2.models import amis
-from moto.server import ThreadedMotoServer
+from moto.moto_server.werkzeug_app import (
+    DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+)
+from werkzeug.serving import make_server
+
+RESTORE, DROP = 7, 8
 modules = [*backends.list_of_moto_modules()]
 backends.list_of_moto_modules = lambda: modules
 amis.load_resource = lambda path: []
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-server.start()
-print("port", server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
+app = DomainDispatcherApplication(create_backend_app)
+server = make_server("127.0.0.1", 0, app, True, request_handler=MotoRequestHandler)
+
+def serve():
+    act = socketserver.BaseServer.serve_forever  # werkzeug's own closes the socket afterwards
+    thread = threading.Thread(target=act, args=(server, 0.05), daemon=True)
+    thread.start()
+    return thread
+
+def end_of_copy():
+    while True:
+        process = os.fork()
+        if not process:
+            return None
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if code != RESTORE:
+            return code
+
+thread = serve()
+print("port", server.server_address[1], flush=True)
+for line in iter(sys.stdin.readline, ""):
+    if line.strip() == "restore":
+        os._exit(RESTORE)
+    if line.strip() == "drop":
+        os._exit(DROP)
+    server.shutdown()
+    thread.join()
+    code = end_of_copy()
+    if code not in (None, DROP):
+        os._exit(code)
+    thread = serve()
+    print("serves", flush=True)
 os._exit(0)
 """
 XML = "text/xml"
@@ -115,6 +150,15 @@ class Moto:
         """Forgets everything."""
         request = urllib.request.Request(f"{self.url}/moto-api/reset", method="POST")
         urllib.request.urlopen(request, timeout=LONGEST_S).close()
+
+    def order(self, word: str) -> None:
+        """Has the server save its state, restore it, or drop what it has saved."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()  # unbounded: of a process that serves at once
+        assert answer == "serves\n", answer
 
     def client(self, service: str = "ec2") -> Any:
         """Returns a client that goes past the proxy."""

@@ -15,8 +15,9 @@ from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.jobs.control import check_idle
 from atomo_cluster.ec2.money.costs import all_costs, with_ledger
 from atomo_cluster.ec2.money.prices import MONTH_H, format_usd, sum_known
-from atomo_cluster.ec2.places.aws_ends import remove_ends
+from atomo_cluster.ec2.places.aws_ends import UnseenEndsError, remove_ends
 from atomo_cluster.ec2.places.scheduled_ends import schedule_ends, without_text
+from atomo_cluster.ec2.settings.terms import YES
 from atomo_cluster.ec2.targets.selection import host_keys, hosts_of, ssh_of
 from atomo_cluster.errors import CloudError, ClusterError, ConfigError
 
@@ -127,6 +128,13 @@ def without_ends(run: Run, ids: Sequence[str]) -> None:
     try:
         remove_ends(run.aws, run.cluster, run.owned, ids)
     except CloudError as error:
+        if isinstance(error, UnseenEndsError) and run.cluster.aws_end != YES:
+            run.warn(
+                f"NOT LOOKED AT: the schedules of group {run.owned.label} in EventBridge "
+                "Scheduler. Where a launch has made some, AWS terminates the stopped hosts, and "
+                f"their disks, 15 minutes after their fuses: {error}"
+            )
+            return
         raise CloudError(
             f"{error}; no host was stopped: AWS would terminate them, and their disks, 15 minutes "
             f"after their fuses, by the schedules of group {run.owned.label} in EventBridge "

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Steps of the setup of a host. `tools/pytorch_ec2.py bootstrap` runs them over ssh. Each step may be
-# repeated at any time and deletes nothing.
+# Runs one step of the setup of a host. `tools/pytorch_ec2.py bootstrap` runs the steps over ssh. Each
+# step can be repeated at any time and deletes nothing.
 #
 #   remote_script.sh key                    on the master: makes and prints the key of the cluster
 #   remote_script.sh join                   installs the key and the addresses of the other hosts, from a

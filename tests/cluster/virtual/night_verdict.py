@@ -52,6 +52,8 @@ def compare_with(
     run = f"~/{night.checkout}/runs/job-*"
     names = ("metrics.jsonl", "evaluations.jsonl")
     here = [records((folder / "run" / name).read_text()) for name in names]
+    folders = night.on(night.master, f"ls -d {run}").split()
+    assert len(folders) == 1, f"the job began anew in another folder: {folders}"
     there = [records(night.on(night.master, f"cat {run}/{name}")) for name in names]
     return judged(night.events(), lost, (there[0], there[1]), (here[0], here[1]), steps)
 

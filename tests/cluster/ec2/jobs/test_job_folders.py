@@ -6,6 +6,8 @@ from argparse import Namespace
 
 import pytest
 
+from atomo.training.folder.finished_marker import finish
+from atomo.training.job.events import DONE, INTERRUPTED
 from atomo_cluster.ec2.commands.hosts import fetch
 from atomo_cluster.ec2.commands.jobs.jobs import cells
 from atomo_cluster.ec2.hosts.ssh import Host, Ssh
@@ -16,7 +18,9 @@ from atomo_cluster.ec2.jobs.job import job_command, jobs_in, script_of, start_co
 from atomo_cluster.ec2.settings.cluster import Cluster
 
 OPTIONS = '#!/bin/bash\nprintf "%s\\n" "$@" >seen.new\nmv seen.new seen\n'
-FINISHES = OPTIONS + 'mkdir -p "$6" && touch "$6/finished.json"\n'
+MARK = 'mkdir -p "$6" && cp {}/finished.json "$6"'  # that of the library
+FINISHES = OPTIONS + MARK.format(f"../{DONE}") + "\n"
+STOPS = OPTIONS + MARK.format(f"../{INTERRUPTED}") + "; exit 130\n"
 BREAKS_OFF = OPTIONS + 'mkdir -p "$6"\nexit 5\n'
 WAITS = "#!/bin/bash\nmkfifo wait && cat wait\n"
 # Only the hosts whose names are in the file `up` answer ssh.
@@ -30,6 +34,9 @@ class Master:
         self.home, self.checkout = folder, folder / "atomo"
         self.checkout.mkdir()
         (folder / "bin").mkdir()
+        for reason in (DONE, INTERRUPTED):
+            (folder / reason).mkdir()
+            finish(folder / reason, 1, reason)
         self.script(folder / "bin/ssh", SSH.format(up=folder / "up"))
         monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
         self.runs(FINISHES)
@@ -87,6 +94,9 @@ def test_the_same_command_goes_on_in_the_folder_of_a_run_that_was_cut_off(master
     master.runs(BREAKS_OFF)
     _, folder, _ = master.ends("--epochs", "3")
     assert master.ends("--epochs", "4")[1] != folder
+    assert master.ends("--epochs", "3")[1] == folder
+    master.runs(STOPS)  # with a checkpoint, as by Ctrl-C, a spot notice, or for new hosts
+    assert master.ends("--epochs", "3")[1] == folder
     assert master.ends("--epochs", "3")[1] == folder
     subprocess.run(["rm", "-r", master.checkout / "jobs"], check=True)  # another master, one share
     master.runs(FINISHES)

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Moves the fuse of this host. The file is replaced as a whole, and the planned shutdown by the new
-# one: at no moment is there none.
-#   extend.sh SECONDS     the new deadline, in seconds since 1970
+# Moves the fuse of this host. File and planned shutdown are each replaced in one step, so the host
+# has a fuse at every moment.
+#   extend.sh SECONDS     SECONDS is the new deadline, in seconds since 1970
 set -eu
 
 root=${ATOMO_ROOT:-}
@@ -11,12 +11,12 @@ if [ ! -s "$deadline" ]; then
   exit 1
 fi
 before=$(cat "$deadline")
-set_to() {
+set_deadline() { # SECONDS
   echo "$1" >"$deadline.new" &&
     mv "$deadline.new" "$deadline" &&
     bash "$root/usr/local/lib/atomo/fuse.sh" 0
 }
-set_to "${1:?the new deadline}" && exit
+set_deadline "${1:?the new deadline}" && exit
 code=$?
-set_to "$before" || true # a deadline that the planned shutdown does not follow would be a lie
+set_deadline "$before" || true # the file must not differ from the planned shutdown
 exit "$code"

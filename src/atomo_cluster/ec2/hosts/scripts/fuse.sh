@@ -1,8 +1,8 @@
 #!/bin/bash
 # Ends this host at its deadline. Runs at every boot, since a restart forgets a planned shutdown.
-#   fuse.sh MINUTES     the first run sets the deadline; later ones keep it
-# In an image that was made of a host lies that host's deadline: another host begins anew.
-# What the fuse had left when the host was to be stopped (pause.sh) counts from the next start on.
+#   fuse.sh MINUTES     the first run sets the deadline; later runs keep it
+# An image made of a host contains that host's deadline: a host with another id sets a new one.
+# The time that a paused fuse has left (pause.sh) counts from the next start.
 set -u
 
 folder=${ATOMO_ROOT:-}/etc/atomo

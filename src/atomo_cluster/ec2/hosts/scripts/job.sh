@@ -1,34 +1,35 @@
 #!/bin/bash
-# Jobs of the cluster, on its master; `pytorch_ec2.py` runs this over ssh, in the checkout there.
+# Runs the cluster's jobs on its master. `pytorch_ec2.py` sends this script over ssh and runs it in
+# the checkout.
 #
 #   job.sh start QUEUE SHOWN FOLDER HOSTS LEAST
-#                              starts what standard input has, prints the job's number and its folder;
-#                              QUEUE is yes or no: then it ends with 75 where another job runs
-#   job.sh list                a line a job: number, state, code, three times, folder, what it runs
-#   job.sh log JOB LINES       its last lines; +1: all
-#   job.sh follow JOB LINES    the same and all that comes, then ends with the job's exit code
-#   job.sh stop JOB WAIT_S     has it write a checkpoint and end
+#                              starts the script on standard input; prints the job's number and folder.
+#                              QUEUE is yes or no; no: exits with 75 if another job runs
+#   job.sh list                prints a line per job: number, state, code, three times, folder, SHOWN
+#   job.sh log JOB LINES       prints the last lines of its log; +1: all
+#   job.sh follow JOB LINES    prints them and all that follow, then exits with the job's code
+#   job.sh stop JOB WAIT_S     makes it write a checkpoint and end
 #
-# A job is a folder jobs/N. Whatever descends from it holds its lock, so that it lives as long as
-# the lock is held, whoever kills what. JOB is a number, or `last`: what runs, or ran last.
+# A job is a folder jobs/N. All of its processes hold its lock, so the job runs as long as the lock is
+# held, whatever was killed. JOB is a number, or `last`: the job that runs, or that ran last.
 #
-# FOLDER is where the results go: `=DIR` names their folder. `OUT` is a folder of such: the job goes
-# on in that of the last job with the same options, if it is not done, or makes one of its own.
-# OUT/.commands has the options that belong to each, also for another master that shares OUT. The
-# script finds the folder in ATOMO_TRAIN_DIR.
+# FOLDER selects the folder of the results. `=DIR` is that folder. `OUT` is its parent: the job
+# continues in the folder of the last job with the same options if that is not done, or makes a new
+# one. OUT/.commands records the options of each folder, also for another master that shares OUT. The
+# script gets the folder in ATOMO_TRAIN_DIR.
 #
-# HOSTS is the number of hosts, and LEAST of those with which the job may start; empty: the script
-# has hosts of its own. It finds in ATOMO_JOB_HOSTS and ATOMO_JOB_N those that answer ssh now.
+# HOSTS is the number of hosts, and LEAST the fewest with which the job starts; empty: the script has
+# hosts of its own. The script gets the hosts that answer ssh in ATOMO_JOB_HOSTS and ATOMO_JOB_N.
 set -u
 
-taken=75 # EX_TEMPFAIL of sysexits.h: another job runs
-absent=66 # EX_NOINPUT: there is no such job
-few=9 # as `atomo` ends with fewer workers than --min-workers
-lost=70 # it ended without a word: killed by force, or with its host
+busy_code=75 # EX_TEMPFAIL of sysexits.h: another job runs
+absent_code=66 # EX_NOINPUT: there is no such job
+few_code=9 # that of `atomo` with fewer workers than --min-workers
+lost_code=70 # the job has no exit code: it was killed by force, or its host ended
 
-held() { ! flock -n "$1/lock" true; }
+is_locked() { ! flock -n "$1/lock" true; }
 
-said() { cat "$1/$2" 2>/dev/null || true; }
+field() { cat "$1/$2" 2>/dev/null || true; }
 
 numbers() {
   local folder
@@ -36,13 +37,13 @@ numbers() {
 }
 
 state() {
-  if held "$1"; then
+  if is_locked "$1"; then
     if [ -e "$1/stopped" ]; then echo stopping
     elif [ -e "$1/started" ]; then echo running
     else echo queued; fi
   elif [ -e "$1/stopped" ]; then echo stopped
   elif [ ! -e "$1/code" ]; then echo lost
-  elif [ "$(said "$1" code)" = 0 ]; then echo "done"
+  elif [ "$(field "$1" code)" = 0 ]; then echo "done"
   else echo failed; fi
 }
 
@@ -50,9 +51,9 @@ list() {
   local n job
   for n in $(numbers); do
     job=jobs/$n
-    printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$n" "$(state "$job")" "$(said "$job" code)" \
-      "$(said "$job" made)" "$(said "$job" started)" "$(said "$job" ended)" \
-      "$(said "$job" folder)" "$(said "$job" shown)"
+    printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$n" "$(state "$job")" "$(field "$job" code)" \
+      "$(field "$job" made)" "$(field "$job" started)" "$(field "$job" ended)" \
+      "$(field "$job" folder)" "$(field "$job" shown)"
   done
 }
 
@@ -69,16 +70,20 @@ pick() { # sets `job`
   fi
   [ -n "$job" ] && return
   echo "no job ${1/last/has run here yet}; \`jobs\` lists them" >&2
-  exit "$absent"
+  exit "$absent_code"
 }
 
-in_use() { # FOLDER: a job waits, runs or is done in it
+in_use() { # FOLDER: succeeds if a job waits, runs or is done in it
   local n
   for n in $(numbers); do
-    [ "$(said "jobs/$n" folder)" = "$1" ] || continue
+    [ "$(field "jobs/$n" folder)" = "$1" ] || continue
     case $(state "jobs/$n") in queued | running | stopping | "done") return 0 ;; esac
   done
   return 1
+}
+
+is_complete() { # FOLDER: succeeds if its run took all steps; an interrupted run has a marker too
+  grep -q '"reason": "done"' "$1/finished.json" 2>/dev/null
 }
 
 folder_of() { # JOB SHOWN FOLDER: prints the folder of the job's results
@@ -88,23 +93,23 @@ folder_of() { # JOB SHOWN FOLDER: prints the folder of the job's results
     =*) echo "${3#=}" && return ;;
   esac
   mkdir -p "$records" 2>/dev/null
-  # shellcheck disable=SC2045 # the names are those that this function makes
-  for name in $(ls -1t "$records" 2>/dev/null); do # the last one first
-    [ "$(said "$records" "$name")" = "$2" ] || continue
-    [ -e "$3/$name/finished.json" ] || in_use "$3/$name" || { echo "$3/$name" && return; }
+  # shellcheck disable=SC2045 # this function makes the names
+  for name in $(ls -1t "$records" 2>/dev/null); do # the newest first
+    [ "$(field "$records" "$name")" = "$2" ] || continue
+    is_complete "$3/$name" || in_use "$3/$name" || { echo "$3/$name" && return; }
     break
   done
   name=job-$1-$(date -u +%Y%m%d-%H%M%S)
-  { echo "$2" >"$records/$name"; } 2>/dev/null # where it cannot, the job says why
+  { echo "$2" >"$records/$name"; } 2>/dev/null # on failure the job reports the cause
   echo "$3/$name"
 }
 
 start() {
   local n=1
   exec 9>>.train.lock
-  [ "$1" = yes ] || flock -n 9 || exit "$taken"
+  [ "$1" = yes ] || flock -n 9 || exit "$busy_code"
   exec 7>>.start.lock
-  flock 7 # two that start at once take different folders
+  flock 7 # jobs that start at the same time take different folders
   mkdir -p jobs || exit 1
   until mkdir "jobs/$n" 2>/dev/null; do
     [ -d "jobs/$n" ] || exit 1
@@ -119,10 +124,10 @@ start() {
   setsid nohup bash -c "$BASH_EXECUTION_STRING" job run "$n" "$4" "$5" \
     >"jobs/$n/log" 2>&1 </dev/null 7>&- &
   echo $! >"jobs/$n/pid"
-  printf '%s\t%s\n' "$n" "$(said "jobs/$n" folder)"
+  printf '%s\t%s\n' "$n" "$(field "jobs/$n" folder)"
 }
 
-answers() { # HOST
+answers() { # HOST: succeeds if its sshd accepts the key
   timeout 30 ssh -n -o BatchMode=yes -o ConnectTimeout=10 "$1" true >/dev/null 2>&1 8>&- 9>&-
 }
 
@@ -131,7 +136,7 @@ find_hosts() { # JOB LEAST: sets ATOMO_JOB_HOSTS and ATOMO_JOB_N to the hosts th
   [ -s hosts_address ] || return 0 # `bootstrap` writes it
   mapfile -t hosts <hosts_address
   mkdir "jobs/$1/up"
-  : >"jobs/$1/up/${hosts[0]}" # this one
+  : >"jobs/$1/up/${hosts[0]}" # this host
   for host in "${hosts[@]:1}"; do
     { answers "$host" && : >"jobs/$1/up/$host"; } &
   done
@@ -147,21 +152,21 @@ find_hosts() { # JOB LEAST: sets ATOMO_JOB_HOSTS and ATOMO_JOB_N to the hosts th
   if [ "$ATOMO_JOB_N" -lt "$2" ]; then
     echo "the job does not start: it needs $2 hosts (--min-workers), and $ATOMO_JOB_N answer;" \
       "\`launch\` and \`bootstrap\` replace hosts that are gone"
-    return "$few"
+    return "$few_code"
   fi
   echo "the job starts with the $ATOMO_JOB_N others"
 }
 
-run() { # JOB HOSTS LEAST
+run() { # JOB HOSTS LEAST: runs its script after the jobs before it
   local earlier code=0
-  for earlier in $(numbers); do # those that were asked for before, in their order
+  for earlier in $(numbers); do # earlier jobs run first, in their order
     [ "$earlier" -ge "$1" ] || flock "jobs/$earlier/lock" true 8>&- 9>&-
   done
   flock 9
   date +%s >"jobs/$1/started"
   ln -sfn "jobs/$1/log" train.log
   export ATOMO_JOB_HOSTS=hosts_address ATOMO_JOB_N=$2 ATOMO_TRAIN_DIR
-  ATOMO_TRAIN_DIR=$(said "jobs/$1" folder)
+  ATOMO_TRAIN_DIR=$(field "jobs/$1" folder)
   [ -z "$ATOMO_TRAIN_DIR" ] || echo "job $1 trains in $ATOMO_TRAIN_DIR"
   [ -z "$3" ] || find_hosts "$1" "$3" || code=$?
   [ "$code" != 0 ] || bash "jobs/$1/script" || code=$?
@@ -171,26 +176,26 @@ run() { # JOB HOSTS LEAST
 
 follow() {
   pick "$1"
-  if held "$job"; then tail -n "$2" -s 0.2 -f --pid="$(said "$job" pid)" "$job/log"
+  if is_locked "$job"; then tail -n "$2" -s 0.2 -f --pid="$(field "$job" pid)" "$job/log"
   else tail -n "$2" "$job/log"; fi
   flock "$job/lock" true
-  exit "$(cat "$job/code" 2>/dev/null || echo "$lost")"
+  exit "$(cat "$job/code" 2>/dev/null || echo "$lost_code")"
 }
 
 stop() {
   local pid launcher
   pick "$1"
-  held "$job" || { echo "job ${job#jobs/} has ended already"; exit 0; }
+  is_locked "$job" || { echo "job ${job#jobs/} has ended already"; exit 0; }
   : >"$job/stopped"
-  pid=$(said "$job" pid)
-  # Only its launcher is told, which tells the ranks: one that is killed takes the job with it. The
-  # brackets keep the pattern from matching the shell that looks for it.
+  pid=$(field "$job" pid)
+  # The signal goes to the launcher alone, which forwards it: a killed rank would abort the job. The
+  # brackets keep the pattern from matching this shell.
   launcher=$(pgrep -s "$pid" -f -- '[-]m atomo train') || launcher=-$pid
   # shellcheck disable=SC2086
   kill -TERM -- $launcher
   flock -w "$2" "$job/lock" true && exit 0
   echo "job ${job#jobs/} has not ended within $2 s; \`kill_python\` ends it by force" >&2
-  exit "$taken"
+  exit "$busy_code"
 }
 
 case ${1:-} in

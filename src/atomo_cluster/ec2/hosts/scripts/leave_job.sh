@@ -1,10 +1,10 @@
 #!/bin/bash
-# Has the cluster's job write a checkpoint and end, as Ctrl-C would. The job is on the master,
-# whichever host this is; bootstrap has written down which that is.
-#   leave_job.sh [ID]     the host that is taken back, for the supervisor to replace
+# Makes the cluster's job write a checkpoint and end, as Ctrl-C does. The job runs on the master,
+# whose address `bootstrap` has written to this host.
+#   leave_job.sh [ID]     ID is the host that EC2 takes back: the supervisor replaces it
 set -u
 
-# The brackets keep the pattern from matching the shell that looks for it.
+# The brackets keep the pattern from matching this shell.
 job=${ATOMO_JOB:-'[-]m atomo train'}
 id=${1:-}
 notice="mkdir -p ~/.atomo && echo $id >>~/.atomo/notices; "

@@ -1,8 +1,8 @@
 #!/bin/bash
-# The fuse of a host that EC2 is to stop does not burn until it is started again (fuse.sh).
-#   pause.sh pause     notes what the fuse has left, and prints it, in seconds
-#   pause.sh go_on     forgets that, where the host runs on
-# A supervisor would take a stopped cluster for an idle one when it wakes: it ends with the pause.
+# Pauses the fuse of a host that EC2 will stop, until the host starts again (fuse.sh).
+#   pause.sh pause     records the seconds that the fuse has left, and prints them
+#   pause.sh go_on     deletes the record, if the host runs on
+# `pause` also ends the supervisor: after the start it would take the cluster for an idle one.
 set -eu
 
 folder=${ATOMO_ROOT:-}/etc/atomo

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Before an image is made of this host: takes away what is of its cluster, which `bootstrap` brings
-# again, and what is of a run. The environment, data sets and the checkout stay. Other hosts of the
-# image must not have this cluster's key.
+# Removes the files of the cluster and of its jobs from this host before an image is made of it.
+# `bootstrap` writes the cluster's files again. Environment, data sets and checkout stay. Hosts
+# launched from the image must not have this cluster's key.
 #   scrub.sh CHECKOUT
 set -euo pipefail
 
@@ -13,9 +13,9 @@ if [ ! -x "$checkout/.venv/bin/python" ]; then
   exit 1
 fi
 if [ -s "$ssh_folder/atomo_cluster.pub" ] && [ -s "$ssh_folder/authorized_keys" ]; then
-  grep -vF "$(cat "$ssh_folder/atomo_cluster.pub")" "$ssh_folder/authorized_keys" >"$ssh_folder/kept" || true
-  chmod 600 "$ssh_folder/kept"
-  mv "$ssh_folder/kept" "$ssh_folder/authorized_keys"
+  grep -vF "$(cat "$ssh_folder/atomo_cluster.pub")" "$ssh_folder/authorized_keys" >"$ssh_folder/authorized_keys.new" || true
+  chmod 600 "$ssh_folder/authorized_keys.new"
+  mv "$ssh_folder/authorized_keys.new" "$ssh_folder/authorized_keys"
 fi
 rm -f "$ssh_folder"/atomo_cluster "$ssh_folder"/atomo_cluster.pub "$ssh_folder"/atomo_config \
   "$ssh_folder"/atomo_known_hosts "$HOME/.bash_history"

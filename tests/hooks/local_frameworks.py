@@ -88,6 +88,10 @@ def ddp() -> None:
     with wrapped.anchor():
         assert same_on_all(flat(model.module))
     assert wrapped.exchange.stats.steps == STEPS // EVERY
+    model.require_backward_grad_sync = True  # by the program: the hook keeps gradients local
+    train(model, wrapped, range(1))
+    train(plain, optimizer, range(1))
+    assert flat(model.module).equal(flat(plain))
     with pytest.raises(ConfigError, match="already"):
         atomo.ddp_hook(model, CODE)
     hooked = DistributedDataParallel(network())

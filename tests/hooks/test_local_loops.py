@@ -143,6 +143,16 @@ def test_a_scaler_skips_steps_that_are_not_counted():
     assert [optimizer.exchange.stats.steps for optimizer in optimizers] == [2, 2]
 
 
+def test_a_step_that_a_fused_optimizer_skips_is_not_counted():
+    network = model()
+    inner = plain_sgd(network)
+    wrapped = atomo.local_steps(network, inner, "sgd", every=2, outer="sgd(lr=1)")
+    for infinite in (0.0, 1.0, 0.0):
+        inner.found_inf = torch.tensor([infinite])  # as a scaler has it during the step
+        wrapped._replica.after_step()
+    assert wrapped.steps == 2
+
+
 def test_schedules_count_inner_steps_and_inner_state_is_never_reset():
     def body(rank: int, network: nn.Module, optimizer: Any) -> None:
         scheduler = StepLR(optimizer, 5, 0.5)

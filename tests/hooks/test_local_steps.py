@@ -199,6 +199,8 @@ def test_what_is_sent_and_kept_is_what_was_kept_and_the_difference(code):
     [
         ("topk(ratio=0.1)", {}),
         ("sgd", {"fragments": 2, "overlap": 1}),
+        ("topk(ratio=0.1)", {"overlap": "round"}),
+        ("qsgd(bits=8)", {"transform": "dct"}),
         ("powersgd(rank=1)", {"fragments": 2}),
         ("acpsgd(rank=1)", {"fragments": 2}),
         ("chunked(ratio=0.2, chunk=8)", {}),
@@ -215,13 +217,14 @@ def test_replicas_have_the_same_bits_after_every_exchange(code, settings):
             one_step(rank, size, step, network, optimizer)
             if (step + 1) % every == 0:
                 weights[rank].append(anchor_of(network, optimizer))
-                if settings.get("fragments", 1) == 1:
+                if "overlap" not in settings and settings.get("fragments", 1) == 1:
                     assert flat(network).equal(weights[rank][-1])
 
     _, optimizers = replicas(size, code, body, every=every, **settings)
     for rank in range(1, size):
         assert all(a.equal(b) for a, b in zip(weights[0], weights[rank], strict=True))
-    assert not weights[0][0].equal(flat(model()))
+    assert not weights[0][-1].equal(flat(model()))
+    optimizers[0].state_dict()  # waits for what is in flight
     assert optimizers[0].exchange.stats.steps == 3  # a round is one step of the exchange
     assert optimizers[0].exchange.state_dict()["memory"] in ("none", "residual")
 

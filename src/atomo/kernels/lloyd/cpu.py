@@ -44,22 +44,47 @@ def add_levels(signs: Tensor, outer: Tensor, levels: Tensor, run: int, out: Tens
 @jit
 def fit_runs(values: Floats, run: int, rounds: int, levels: Floats) -> None:
     """Fits the levels of each run."""
+    scratch = np.empty(min(run, values.size), np.float32)
     for number in range(levels.shape[0]):
         part = values[number * run : (number + 1) * run]
-        total, _ = exactly_above(part, np.float32(-1.0))
-        low = high = total / part.size
-        larger, threshold = -1, np.float32(np.inf)
-        for _ in range(rounds):
-            middle = np.float32(low + (high - low) / 2)
-            upper, count = above(part, middle)
-            if count in (larger, 0, part.size):
-                break
-            high, low = upper / count, (total - upper) / (part.size - count)
-            larger, threshold = count, middle
-        if larger > 0:
-            upper, larger = exactly_above(part, threshold)
-            high, low = upper / larger, (total - upper) / (part.size - larger)
-        levels[number, 0], levels[number, 1] = low, high
+        levels[number, 0], levels[number, 1] = fit(part, rounds, scratch)
+
+
+@jit
+def fit(values: Floats, rounds: int, scratch: Floats) -> tuple[float, float]:
+    """Returns the levels of a run."""
+    total, _ = exactly_above(values, np.float32(-1.0))
+    low = high = total / values.size
+    larger, threshold = -1, np.float32(-1.0)
+    kept = values
+    for _ in range(rounds):
+        middle = np.float32(low + (high - low) / 2)
+        # The threshold moves one way from the second round on, since both means grow with it. If
+        # it rises, entries below the last one are not looked at again.
+        if middle >= threshold > 0 and 2 * larger <= kept.size:
+            kept = scratch[: keep_above(kept, threshold, scratch)]
+        elif middle < threshold:
+            kept = values
+        upper, count = above(kept, middle)
+        if count in (larger, 0, values.size):
+            break
+        high, low = upper / count, (total - upper) / (values.size - count)
+        larger, threshold = count, middle
+    if larger > 0:
+        upper, larger = exactly_above(kept, threshold)
+        high, low = upper / larger, (total - upper) / (values.size - larger)
+    return low, high
+
+
+@jit
+def keep_above(values: Floats, threshold: np.float32, kept: Floats) -> int:
+    """Copies the magnitudes above a threshold; returns how many there are."""
+    count = 0
+    for i in range(values.size):
+        magnitude = abs(values[i])
+        kept[count] = magnitude  # overwritten unless it counts
+        count += int(not magnitude <= threshold)
+    return count
 
 
 @jit
@@ -69,19 +94,19 @@ def above(values: Floats, threshold: np.float32) -> tuple[float, int]:
     for start in range(0, values.size, BLOCK):
         part, larger = block_above(values[start : start + BLOCK], threshold)
         total += part
-        count += larger
+        count += int(larger)
     return total, count
 
 
 @jit_sum
-def block_above(values: Floats, threshold: np.float32) -> tuple[np.float32, np.int32]:
+def block_above(values: Floats, threshold: np.float32) -> tuple[np.float32, np.float32]:
     """Returns the sum in float32 and the number of the magnitudes above a threshold."""
-    total, count = np.float32(0), np.int32(0)
+    total, count = np.float32(0), np.float32(0)  # of one type, for vectors of eight
     for i in range(values.size):
         magnitude = abs(values[i])
         larger = not magnitude <= threshold  # also where it is NaN
         total += magnitude if larger else np.float32(0)
-        count += np.int32(larger)
+        count += np.float32(1) if larger else np.float32(0)
     return total, count
 
 

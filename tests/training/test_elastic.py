@@ -113,6 +113,55 @@ def test_a_run_outlives_its_workers(case, tmp_path, monkeypatch):
     assert len(load(tmp_path, STEPS).workers) == 2
 
 
+ROUNDS = [
+    {"comm_type": "Allgather", "code": "topk(ratio=0.1)"},
+    {"comm_type": "Allreduce", "code": "bf16", "memory": "residual", "optimizer": "adam"},
+    {"comm_type": "Allgather", "code": "sgd", "fragments": 2, "overlap": 1, "mix": 0.5},
+    {"comm_type": "ParameterServer", "n": 5, "code": "topk(ratio=0.1)", "down": "weights"},
+    {"comm_type": "ParameterServer", "n": 5, "code": "topk(ratio=0.1)", "down": "updates"},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("messages", [(2, 9), (5, 14), (11, 3), (17, 6)], ids=str)
+@pytest.mark.parametrize("case", ROUNDS, ids=str)
+def test_a_death_at_any_moment_of_a_round_costs_the_samples_of_the_dead_alone(
+    case, messages, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)  # which fails where hashes differ
+    breaths = dict(zip((1, 3), messages, strict=True))
+    options = {"local_steps": "4", "max_steps": 24, "min_workers": 1, "outer": "sgd(lr=0.9)"}
+    events = trained(tmp_path, breaths, **(options | case))
+    assert isinstance(events[-1], Ended)
+    assert (events[-1].step, events[-1].reason) == (24, "done")
+    lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
+    rounds = [line for line in lines if line["round"]]
+    period = 4 // case.get("fragments", 1)
+    assert [line["round"] for line in rounds] == [*range(1, 1 + 24 // period)]
+    for line in rounds:
+        assert line["images_asked"] == line["images_used"] + line["images_lost"] == 32 * period
+    assert sum(line["lost"] for line in rounds) <= 2
+    assert {line["workers"] for line in rounds} <= {2, 3, 4}
+    assert len(load(tmp_path, 24).workers) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_spare_joins_at_the_anchor_before_a_round(optimizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)
+    common = {"comm_type": "Allgather", "code": "topk(ratio=0.1)", "optimizer": optimizer}
+    options = {"local_steps": "3", "max_steps": 18, "n": 3, "spares": 1}
+    events = trained(tmp_path, {}, {2: 5}, **common, **options)
+    assert events[-1] == Ended(18, "done")
+    notes = [event.text for event in events if isinstance(event, Caution)]
+    assert any("rank 3, a spare, takes part" in note for note in notes)
+    lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
+    rounds = [line for line in lines if line["round"]]
+    assert [(line["workers"], line["images_lost"]) for line in rounds][:2] == [(3, 0), (2, 24)]
+    assert [line["workers"] for line in rounds][-1] == 3
+    assert len(load(tmp_path, 18).workers) == 3
+
+
 @pytest.mark.slow
 def test_too_few_are_an_end_with_a_checkpoint_of_all_that_was_taken(tmp_path):
     dead = r"rank \[1, 2\] of 4 died, which leaves 2; --min-workers is 3; the checkpoint of step"

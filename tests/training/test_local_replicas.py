@@ -169,18 +169,34 @@ def test_buffers_are_averaged_at_each_exchange(tmp_path):
     assert averaged.workers[0]["buffer/2.running_mean"].equal(later.model["2.running_mean"])
 
 
+def test_a_mean_over_senders_is_not_smaller_where_few_send(tmp_path):
+    common = {"code": "topk(ratio=0.05)", "max_steps": 3, "memory": "none"}
+    start = {name: p.detach() for name, p in make_job(local(tmp_path), 2).model.named_parameters()}
+    moved = {}
+    for mean in ("workers", "senders"):
+        after = ended(local(tmp_path / mean, **common, outer_mean=mean, outer=MEAN)).model
+        moved[mean] = torch.cat([(after[name] - start[name]).flatten() for name in start])
+    ratio = (moved["senders"] / moved["workers"])[moved["workers"] != 0]
+    assert ratio.min() > 0.99
+    assert (ratio > 1.9).any()
+    assert ratio.max() < 2.1
+
+
 REFUSED = [
     ({"memory": "dgc", "code": "topk"}, "computes a step from gradients"),
     ({"code": "auto"}, "--code auto measures gradients"),
     ({"fragments": 2}, "--local-steps 3 must be a multiple of --fragments 2"),
     ({"overlap": 3}, "--overlap 3 must be below"),
+    ({"comm_type": "Allreduce", "outer_mean": "senders"}, "needs --comm-type Allgather"),
+    ({"local_steps": "0: 1; 1: 3", "outer_mean": "senders"}, "from the first step on"),
+    ({"outer": "sign"}, "the momentum of DeMo"),
     ({"local_steps": "0: 3; 1: 1"}, "rounds of 1 step come first"),
     ({"local_steps": "0: 3; 0: 5"}, "increasing order"),
     ({"local_steps": "many"}, "cannot read 'many'"),
     ({"outer": "adam"}, "unknown outer optimizer"),
     ({"ema_decay": 0.9}, "the anchor moves once in a round"),
     ({"fusion": "mergecomp"}, "rounds have none"),
-    ({"comm_type": "ParameterServer", "overlap": 1}, "without a master, such as Allgather"),
+    ({"comm_type": "ParameterServer", "overlap": 1}, "waits for the anchor of the whole model"),
 ]
 
 

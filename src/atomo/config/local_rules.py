@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from atomo.config.comm_rules import has_master
+from atomo.config.comm_types import COMM_TYPES
 from atomo.config.resolve_codec import AUTO_CODEC
 from atomo.core.names import resolve
 from atomo.errors import ConfigError
 from atomo.memory import kind_of
 from atomo.options.grouping import Grouping
-from atomo.options.local_steps import LocalOptions, local_phases, longest_round, phases_text
+from atomo.options.local_steps import (
+    LocalOptions,
+    LocalPhase,
+    local_phases,
+    longest_round,
+    phases_text,
+)
 from atomo.options.outer import AUTO, automatic_outer, outer_sgd
 from atomo.options.rounds import Rounds
 
-__all__ = ["check_local_steps", "check_round_messages", "resolved_rounds"]
+__all__ = ["SENDERS", "check_local_steps", "check_round_messages", "resolved_rounds"]
 
-MEANS: Final = ("workers", "senders")
+SENDERS: Final = "senders"
+MEANS: Final = ("workers", SENDERS)
+GATHERS: Final = "Allgather"
 WHOLE_MODEL: Final = ("count", "cuts")  # groupings of all parameters of a model
 
 
@@ -34,17 +44,23 @@ def check_local_steps(local: LocalOptions, comm_type: str) -> None:
                 f"--local-steps {local.steps}: rounds of 1 step come first, since the optimizers "
                 "of workers differ after rounds of several steps; give at least 2"
             )
-    if longest_round(local.steps) > 1 and has_master(comm_type):
-        raise ConfigError(
-            f"--local-steps {local.steps}: --comm-type {comm_type} averages gradients at every "
-            "step; give a --comm-type without a master, such as Allgather"
-        )
+    if local.outer_mean.lower() == SENDERS and longest_round(local.steps) > 1:
+        check_senders(phases, comm_type)
     streams = local.fragments > 1 or local.overlap or local.mix
     if longest_round(local.steps) > 1 and streams and has_master(comm_type):
         raise ConfigError(
             f"--fragments {local.fragments}, --overlap {local.overlap}, --mix {local.mix:g}: with "
             f"--comm-type {comm_type} a worker waits for the anchor of the whole model; leave them "
             "out, or give a --comm-type without a master, such as Allgather"
+        )
+
+
+def check_senders(phases: Sequence[LocalPhase], comm_type: str) -> None:
+    """Raises ConfigError for a run that has no mean over the senders of an entry."""
+    if resolve("comm-type", comm_type, COMM_TYPES) != GATHERS or phases[0].every == 1:
+        raise ConfigError(
+            f"--outer-mean {SENDERS} needs --comm-type {GATHERS}, in which every process knows who "
+            "sent an entry, and rounds of several steps from the first step on; leave it out"
         )
 
 

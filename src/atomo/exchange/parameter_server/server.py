@@ -80,7 +80,7 @@ class Server:
         self._workers = self._members.living
         self._initial_shares = (1 / (len(self._workers) if late_counts else needed),)
         self._deadline = StepDeadline(limits)
-        self._step = 0
+        self._step, self._local_steps = 0, 1
         self._counted_step: CountedStep | None = None
         self._agreement = ScaleAgreement(self._commands)
         self._refusals = Refusals(
@@ -95,9 +95,15 @@ class Server:
         )  # fmt: skip
         self._states = WorkerStates(self._members, self._commands, self._receiver, self._refuse)
 
-    def expect(self, buckets: Sequence[Bucket]) -> None:
-        """Sets the buckets from the next step on: the same layout, perhaps other codecs."""
-        self._buckets = buckets
+    def expect(self, buckets: Sequence[Bucket], local_steps: int = 1) -> None:
+        """Sets the buckets from the next step on: the same layout, perhaps other codecs.
+
+        Args:
+            buckets: with the codecs.
+            local_steps: number of steps that workers take alone before they send a difference of
+                weights; a step of the server is then a round.
+        """
+        self._buckets, self._local_steps = buckets, local_steps
 
     @property
     def decode_s(self) -> float:
@@ -175,7 +181,7 @@ class Server:
         self._step, self._weights = step, weights
         # 3. Fix the workers of the step. They share its samples until the next step, so that a
         #    worker that starts late divides the samples as the other workers did.
-        self._commands.open(step)
+        self._commands.open(step, self._local_steps)
         # 4. Set the step of the router: from here on a frame of an earlier step is late.
         self._router.expect(step, self._buckets)
         # 5. Start the clock after the wait for spares, which is no delay of the workers.
@@ -220,7 +226,7 @@ class Server:
         """
         step = self._router.gradients = StepGradients(
             self._step, self._buckets, out, self._workers, self._needed, self._late_counts,
-            self._images,
+            self._local_steps * self._images,
         )  # fmt: skip
         counted = None
         while counted is None and self._check_members() and not step.has_no_workers:

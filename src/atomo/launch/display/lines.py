@@ -31,6 +31,7 @@ __all__ = [
     "PlainLines",
     "back_text",
     "evaluation_line",
+    "exchanges",
     "foot_text",
     "headline",
     "hidden_text",
@@ -75,6 +76,7 @@ class PlainLines:
     def __init__(self, out: Output, log_interval: int) -> None:
         self._out, self._log_interval = out, log_interval
         self._last_step, self._samples = 0, ""
+        self._shown = 0  # the last step with a line
 
     def show(self, event: Event | Evaluation) -> None:
         match event:
@@ -88,7 +90,8 @@ class PlainLines:
                 if event.rounds:
                     self.note(event.rounds)
             case StepDone():
-                if event.step % self._log_interval == 0 or event.step == self._last_step:
+                if self._is_due(event):
+                    self._shown = event.step
                     self.note(step_line(event, self._last_step, self._samples))
             case Evaluation():
                 self.note(evaluation_line(event))
@@ -102,6 +105,13 @@ class PlainLines:
                 self.note(f"checkpoint {event.manifest}")
             case Ended():
                 self.note(f"training ended at step {event.step}: {event.reason}")
+
+    def _is_due(self, step: StepDone) -> bool:
+        """True for the first exchange after each interval: steps between exchanges of local steps
+        have no bytes, and the loss of one worker.
+        """
+        passed = step.step // self._log_interval > self._shown // self._log_interval
+        return step.step == self._last_step or (passed and exchanges(step))
 
     def note(self, line: str) -> None:
         with ignore_full_disk():
@@ -123,6 +133,11 @@ def ignore_full_disk() -> Iterator[None]:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
+
+
+def exchanges(step: StepDone) -> bool:
+    """True if a step had an exchange; False: it was a local step in the middle of a round."""
+    return step.asked > 0 or step.dense_bytes > 0
 
 
 def phases_ms(step: StepDone) -> list[tuple[str, float]]:

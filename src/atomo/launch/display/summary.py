@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atomo.config.comm_types import PARAMETER_SERVER
+from atomo.launch.display.lines import exchanges
 from atomo.launch.display.text import bytes_text, duration_text, ratio_text
 from atomo.launch.display.totals import GradientTotals
 from atomo.training.evaluation.evaluation import Evaluation
@@ -62,15 +63,16 @@ class Summary:
                 )
 
     def _add_step(self, step: StepDone) -> None:
+        is_round = self.started is not None and self.started.comm_type == PARAMETER_SERVER
+        self.steps += max(1, step.round_steps if is_round else 1)
         self.last = step
-        self.steps += 1
         self._up += step.up_bytes
         self._down += step.down_bytes
         self._dense += step.dense_bytes
         self._whole += self._uncoded(step)
         self._seconds += step.step_s
         self._gradients += GradientTotals(
-            step.asked, step.workers, step.late, step.lost, step.refused
+            step.asked, step.workers if exchanges(step) else 0, step.late, step.lost, step.refused
         )
         self._images += GradientTotals(
             step.images_asked,

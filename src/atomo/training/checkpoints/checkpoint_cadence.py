@@ -37,6 +37,12 @@ class Cadence:
         """Returns True if the last checkpoint is too old by a number of seconds."""
         return 0 < self._every_s <= self._clock() - self._since - by_s
 
-    def due(self, step: int) -> bool:
-        """Returns True if a checkpoint is due after this step, by its number alone."""
-        return step % self._every_steps == 0
+    def due(self, step: int, first: int | None = None) -> bool:
+        """Returns True if a checkpoint is due after this step, by its number alone.
+
+        Args:
+            step: the last finished step.
+            first: the first of the steps that a round of local steps took together; None: `step`.
+        """
+        before = (step if first is None else first) - 1
+        return step // self._every_steps > before // self._every_steps

@@ -23,7 +23,7 @@ from atomo.fusion import plan as plan_buckets
 from atomo.memory import NoMemory, kind_of
 from atomo.options.fragments import split_fragments
 from atomo.options.grouping import Grouping
-from atomo.options.local_steps import local_phases
+from atomo.options.local_steps import local_phases, longest_round
 from atomo.options.schedule import phases
 from atomo.options.weight_sync import delta_codec
 from atomo.training.checkpoints.schema import kept_buffers
@@ -176,6 +176,13 @@ class Job:
     def rate(self) -> LearningRate:
         """The learning rate of each step."""
         return LearningRate(self.settings, self.steps_per_epoch, self.last_step)
+
+    @property
+    def timeout_s(self) -> float:
+        """Maximum wait for the gradient of a worker: with a master, a worker answers after all
+        steps of a round.
+        """
+        return self.settings.timeout * longest_round(self.settings.local_steps)
 
     @property
     def images_of_step(self) -> int:

@@ -6,13 +6,16 @@ and at the last step of the run, too, with an exchange of the whole model.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
+import torch
+from torch import Tensor
+
 from atomo.options.local_steps import LocalPhase
 
-__all__ = ["Round", "RoundPlan", "RoundResult", "make_round_plan"]
+__all__ = ["Round", "RoundPlan", "RoundResult", "correlation", "make_round_plan"]
 
 
 @final
@@ -51,6 +54,15 @@ class RoundResult:
     """Correlation of the mean difference with that of the round before; None: there is none."""
     outer_rate: float
     """The effective rate of the outer optimizer at this correlation."""
+
+
+def correlation(pairs: Iterable[tuple[Tensor, Tensor]]) -> float | None:
+    """Returns the correlation of two mean differences, from their parts; None: one is zero."""
+    products = [(mean.dot(before), mean.dot(mean), before.dot(before)) for mean, before in pairs]
+    sums = torch.tensor([[float(value) for value in row] for row in products]).double().sum(0)
+    product, square, earlier = sums.tolist()
+    norm = math.sqrt(square * earlier)
+    return max(-1.0, min(1.0, product / norm)) if norm else None
 
 
 @final

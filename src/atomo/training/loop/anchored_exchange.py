@@ -17,12 +17,12 @@ from atomo.memory import NoMemory, kind_of
 from atomo.options.outer import outer_sgd
 from atomo.training.checkpoints.schema import OUTER, check_tensor
 from atomo.training.job.job import Job, floating_buffers
-from atomo.training.job.round_plan import Round, RoundResult
+from atomo.training.job.round_plan import Round, RoundResult, correlation
 from atomo.training.optim.one_thread import on_one_thread
+from atomo.training.optim.round_optimizer import MOMENTUM
 
 __all__ = ["AnchoredExchange"]
 
-MOMENTUM: Final = OUTER + "momentum/"
 IN_FLIGHT: Final = OUTER + "in_flight/"
 
 
@@ -102,18 +102,12 @@ class AnchoredExchange:
 
     def result(self, round_: Round) -> RoundResult:
         """Returns the figures of the round that has just finished."""
-        sums = torch.zeros(3, dtype=torch.float64)
+        own = [bucket for bucket in self._in_flight if bucket.number < len(self._job.buckets)]
+        parts = [slice(bucket.offset, bucket.offset + bucket.size) for bucket in own]
         with on_one_thread():
-            for bucket in self._in_flight:
-                part = slice(bucket.offset, bucket.offset + bucket.size)
-                mean, before = self._mean[part], self._previous[part]
-                products = mean.dot(before), mean.dot(mean), before.dot(before)
-                sums += torch.stack(products).double().cpu()
-        product, square, earlier = sums.tolist()
-        norm = (square * earlier) ** 0.5
-        correlation = max(-1.0, min(1.0, product / norm)) if norm else None
-        rate = self.outer.effective_rate(correlation or 0.0)
-        return RoundResult(round_.number, round_.steps, correlation, rate)
+            similar = correlation([(self._mean[part], self._previous[part]) for part in parts])
+        rate = self.outer.effective_rate(similar or 0.0)
+        return RoundResult(round_.number, round_.steps, similar, rate)
 
     def clear(self) -> None:
         """Forgets the finished exchange."""

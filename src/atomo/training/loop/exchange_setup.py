@@ -10,12 +10,14 @@ from torch import Tensor
 from atomo.codecs.rows import RowGradient
 from atomo.config.comm_rules import survives_worker_loss
 from atomo.config.comm_types import REDUCTIONS
+from atomo.config.local_rules import SENDERS
 from atomo.exchange import Collective, Communicator, Compressor, Direct, Pipeline, Reduction
 from atomo.exchange.collectives.hosts import Hosts, find_hosts, rails_of
 from atomo.exchange.collectives.intra_host_group import join_host
 from atomo.exchange.elastic import ElasticCommunicator, ElasticGroup
 from atomo.exchange.engine.pipeline import Averaged
 from atomo.exchange.reductions.hierarchical import Hierarchical, MeanSender
+from atomo.exchange.reductions.senders import MeanOverSenders
 from atomo.memory import Memory, make_memory
 from atomo.training.checkpoints.schema import EXCHANGE, HOSTS, MEMORY
 from atomo.training.job.job import Job
@@ -68,14 +70,21 @@ def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
     """Returns the group of ranks if it may change or has spares; None: a death ends the job.
 
     A codec with an agreement before encoding, such as a shared scale, has no group: the surviving
-    ranks do not repeat the agreement.
+    ranks do not repeat the agreement. Nor has a mean over senders, which takes nothing back.
     """
     s = job.settings
     agrees = any(bucket.agreeing for stage in job.stages for bucket in stage.buckets)
     may_change = transport.fault_tolerant or s.spares > 0
-    if agrees or not may_change or not survives_worker_loss(s.comm_type, s.hierarchical):
+    repeats = not agrees and not averages_senders(job)
+    survives = survives_worker_loss(s.comm_type, s.hierarchical)
+    if not (repeats and may_change and survives):
         return None
     return ElasticGroup(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
+
+
+def averages_senders(job: Job) -> bool:
+    """Returns True if the mean of an entry is over the ranks that sent it."""
+    return job.settings.has_local_steps and job.settings.outer_mean == SENDERS
 
 
 def cautions_of(job: Job, group: ElasticGroup | None) -> list[str]:
@@ -153,8 +162,11 @@ def make_pipeline(
     s = job.settings
     # An empty mapping is kept too: each step fills it.
     shared_rows = {} if rows is None else rows
-    compressor = Compressor(memory, s.compression, number + 1, s.seed, rows=shared_rows)
-    reduction = REDUCTIONS[s.comm_type](collective, compressor)
+    by_senders = averages_senders(job)
+    worker = number if by_senders else number + 1  # a mean over senders counts ranks from 0
+    compressor = Compressor(memory, s.compression, worker, s.seed, rows=shared_rows)
+    kind = MeanOverSenders if by_senders else REDUCTIONS[s.comm_type]
+    reduction = kind(collective, compressor)
     threads = torch.get_num_threads()
     return reduction, Pipeline(collective, compressor, reduction, threads, averaged)
 

@@ -1,12 +1,13 @@
 """Local steps of one rank: each applies the rank's own gradient by the rank's own optimizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from atomo.errors import Diverged
 from atomo.exchange import Report
 from atomo.fusion import Bucket, named_slices
 from atomo.training.checkpoints.schema import INNER, LOCAL, ROUND
@@ -39,6 +40,21 @@ class LocalSteps:
         self._optimizer.step(step)
         figures = outcome.loss, outcome.correct, outcome.samples, 1.0
         self._sums += torch.tensor(figures, dtype=torch.float64)
+
+    def differences(self, anchor: Float[Tensor, " n"]) -> Iterator[tuple[Bucket, Tensor]]:
+        """Yields the difference between the anchor and the weights, bucket by bucket.
+
+        They are in the memory of the gradient, and may be changed.
+
+        Raises:
+            Diverged: the weights are no longer finite.
+        """
+        whole = self._optimizer.gradient
+        torch.sub(anchor, self._optimizer.weights, out=whole)
+        if not bool(whole.isfinite().all()):
+            raise Diverged("weights are no longer finite; the last checkpoint is kept")
+        for bucket in self._buckets:
+            yield bucket, whole[bucket.offset : bucket.offset + bucket.size]
 
     def report(self, times: Sequence[float] = (0.0, 0.0, 0.0, 0.0)) -> Report:
         """Returns the report of the steps since the last report: the mean loss, and all samples.

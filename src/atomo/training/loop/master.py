@@ -17,6 +17,7 @@ from atomo.training.checkpoints.schema import (
 )
 from atomo.training.job.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job.job import Job
+from atomo.training.job.round_plan import Round
 from atomo.training.job.run_control import NO_CONTROL, RunControl
 from atomo.training.loop.master_stepper import MasterStepper
 from atomo.training.loop.master_weights import on_host
@@ -94,7 +95,7 @@ class Master:
         """Takes steps until the last, an interrupt or a drift; returns the reason of the end."""
         self._cadence.begin()
         while self.step < self._job.last_step:
-            step = self._take_step(self.step + 1)
+            step = self._take_step(self._job.rounds.at(self.step + 1))
             done(step)
             self._tell_notes()
             if self._interrupted():
@@ -102,7 +103,8 @@ class Master:
             # A new plan needs measurements of all ranks together, and continues from a checkpoint.
             if self._are_all_there() and self._control.drifts(step) and self._save():
                 return DRIFTED
-            if self._cadence.due(self.step) or self._is_old() or self._recorder.tries_again:
+            is_due = self._cadence.due(self.step, self._job.rounds.at(self.step).first)
+            if is_due or self._is_old() or self._recorder.tries_again:
                 self._save()
         return DONE
 
@@ -173,24 +175,32 @@ class Master:
                 spread(snapshot.workers, range(self._job.workers), hosts_in(snapshot))
             )
         if self._job.resume == "auto":
-            self._saved = snapshot.step
+            self._saved = self._round_start(snapshot.step)
             self._server.restore_counts(counts_in(snapshot))
-        return snapshot.step
+        return self._round_start(snapshot.step)
 
-    def _take_step(self, step: int) -> StepDone:
+    def _round_start(self, step: int) -> int:
+        """Returns the step from which workers continue a checkpoint: a round that it interrupts
+        begins anew at the anchor.
+        """
+        first = self._job.rounds.at(step + 1).first
+        return step if step >= self._job.last_step else min(step, first - 1)
+
+    def _take_step(self, round_: Round) -> StepDone:
         transport, server = self._transport, self._server
         before = transport.received_bytes, transport.sent_bytes
-        result = self._stepper.take_step(step)
-        self.step, reports = step, result.reports
+        result = self._stepper.take_step(round_.number)
+        self.step, reports = round_.last, result.reports
         exchanged = Exchanged(reports, result.decode_s, exchange_s=0.0, hidden_s=0.0)
         times = result.update_s, result.step_s
         up, down = transport.received_bytes - before[0], transport.sent_bytes - before[1]
-        dense = 4 * self._job.entries * len(reports)
+        dense = 4 * self._job.entries * len(reports) * round_.steps
         balances = server.gradient_counts(), server.image_counts()
         lags = server.slowest()
         done = StepProgress(
-            step, exchanged, result.factor, *times, up, down, dense, *balances, *lags
-        )
+            self.step, exchanged, result.factor, *times, up, down, dense, *balances, *lags,
+            steps=round_.steps, round_result=self._stepper.result(round_),
+        )  # fmt: skip
         return self._progress.done(done)
 
     def _save(self) -> bool:

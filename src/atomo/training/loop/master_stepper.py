@@ -19,13 +19,15 @@ from atomo.exchange import (
     SyncInputs,
     make_weight_sync,
 )
+from atomo.options.outer import outer_sgd
 from atomo.options.weight_sync import weights_dtype
 from atomo.training.checkpoints.schema import kept_buffers
 from atomo.training.job.job import Job
+from atomo.training.job.round_plan import Round, RoundResult, correlation
 from atomo.training.loop.master_weights import MasterWeights
 from atomo.training.loop.worker_state import buffers_in
 from atomo.training.optim.noise_damping import Damping
-from atomo.training.optim.optimizer import FlatOptimizer
+from atomo.training.optim.round_optimizer import make_optimizer
 from atomo.training.optim.weight_average import without_average
 from atomo.transports import Transport
 
@@ -62,13 +64,14 @@ class MasterStepper:
         s = job.settings
         self._job, self._transport = job, transport
         self.weights = MasterWeights(job.model, job.buckets, device)
-        self.optimizer = FlatOptimizer(self.weights.flat, job.buckets, s, job.rate)
+        self.optimizer = make_optimizer(self.weights.flat, job)
         self.damping = Damping()
+        self._previous: torch.Tensor | None = None  # the mean difference of the last round
         self.server = Server(
             transport,
             job.buckets,
             s.num_aggregate,
-            s.timeout,
+            job.timeout_s,
             make_weight_sync(s.down, self._source()),
             late_counts=job.late_counts,
             min_workers=job.workers if trial else s.least_workers,
@@ -90,22 +93,33 @@ class MasterStepper:
         )
 
     def take_step(self, step: int) -> StepResult:
-        """Takes a step.
+        """Takes a step, or a round of local steps with this number.
 
         The order of the server's calls is the protocol: buckets, weights, gradients, and then the
         factor of the step, for workers that repeat the step.
         """
         server, started, before_s = self.server, time.perf_counter(), self.server.decode_s
-        server.expect(self._job.buckets_at(step))
+        round_ = self._job.rounds.numbered(step)
+        server.expect(self._job.buckets_at(round_.last), round_.steps)
         server.broadcast(step, self.weights.flat)
         reports = server.collect(self.optimizer.gradient)
         collected = time.perf_counter()
-        factor = self._factor(step, reports)
+        factor = self._factor(round_.last, reports)
         self.optimizer.step(step, factor)
         server.commit(factor)
         ended = time.perf_counter()
         decode_s = server.decode_s - before_s
         return StepResult(reports, factor, ended - started, decode_s, ended - collected)
+
+    def result(self, round_: Round) -> RoundResult | None:
+        """Returns the figures of a round of local steps that has just finished; None for a step."""
+        if not round_.is_local:
+            return None
+        mean, before = self.optimizer.gradient, self._previous
+        similar = None if before is None else correlation([(mean, before)])
+        self._previous = mean.clone()
+        rate = outer_sgd(self._job.settings.outer).effective_rate(similar or 0.0)
+        return RoundResult(round_.number, round_.steps, similar, rate)
 
     def _factor(self, step: int, reports: Mapping[int, Report]) -> float:
         """Returns the factor on the learning rate, by the noise of the codec."""

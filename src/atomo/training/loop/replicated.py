@@ -237,10 +237,10 @@ class Replicated:
         """Returns the figures of a finished step."""
         group, job = self._group, self._job
         parts = outcome.exchanged, outcome.factor, outcome.update_s, outcome.step_s
-        moved = sent, received, dense_bytes(job)
         if self.step != round_.last:
-            workers = len(group.members) if group else job.workers
-            return StepProgress(self.step, *parts, *moved, NONE, NONE, alone_of=workers)
+            workers, none = len(group.members) if group else job.workers, (NONE, NONE)
+            return StepProgress(self.step, *parts, sent, received, 0, *none, alone_of=workers)
+        moved = sent, received, dense_bytes(job) * round_.steps
         gradients = images = None
         if group:
             reports, split = outcome.exchanged.reports, group.sample_split

@@ -1,19 +1,26 @@
 """A worker: computes gradients of its own samples at the master's weights, until it is stopped."""
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import final
 
 import torch
+from jaxtyping import Float
 
 from atomo.codecs.rows import RowGradient
 from atomo.core.devices import to_device
 from atomo.exchange import Client, Compressor, Follower, Report
+from atomo.fusion import Bucket
 from atomo.memory import Memory, make_memory
 from atomo.options.weight_sync import repeats_steps, weights_dtype
+from atomo.training.checkpoints.schema import without_round, without_rounds
 from atomo.training.job.events import DONE
 from atomo.training.job.job import Job
+from atomo.training.loop.local_steps import LocalSteps
 from atomo.training.loop.worker_state import restore, worker_state
 from atomo.training.optim.optimizer import FlatOptimizer
+from atomo.training.optim.round_optimizer import make_optimizer
 from atomo.training.records.worker_lines import WorkerLines
 from atomo.training.step.forward_backward import ForwardBackward
 from atomo.training.step.row_gradients import row_gradients
@@ -36,10 +43,12 @@ class Worker:
             job,
             transport.rank,
             device,
-            lambda bucket, flat: self._client.push(bucket, flat),
-            lambda: self._client.flush(),
+            lambda bucket, flat: self._push(bucket, flat),
+            lambda: self._flush(),
             rows,
         )
+        self._round = job.rounds.at(1)
+        self._local = self._make_local_steps()
         self._workers = tuple(range(1, 1 + job.workers))  # the workers that share a step
         self._memory = memory_of(job)
         self._compressor = self._make_compressor({} if rows is None else rows)
@@ -52,6 +61,14 @@ class Worker:
             self._memory, settings.compression, rank, settings.seed, job.late_share, rows
         )
 
+    def _make_local_steps(self) -> LocalSteps | None:
+        """Builds this worker's own optimizer; None: no round has local steps."""
+        job, weights = self._job, self._passes.weights
+        if not job.settings.has_local_steps:
+            return None
+        own = FlatOptimizer(weights, job.buckets, job.settings, job.rate, averages=False)
+        return LocalSteps(own, job.buckets)
+
     def _make_client(self, threads: int) -> Client:
         job, settings, transport = self._job, self._job.settings, self._transport
         follower = self._follower(transport.rank)
@@ -63,7 +80,7 @@ class Worker:
             transport,
             job.entries,
             self._compressor,
-            settings.timeout,
+            job.timeout_s,
             threads,
             follower,
             dtype,
@@ -72,13 +89,12 @@ class Worker:
 
     def _follower(self, rank: int) -> Follower:
         """Builds the follower, which keeps the weights equal to the master's."""
-        job = self._job
+        job, weights = self._job, self._passes.weights.cpu()
         return Follower(
-            self._passes.weights.cpu(),  # no copy on the CPU
-            lambda weights: FlatOptimizer(
-                weights, job.buckets, job.settings, job.rate, averages=False
-            ),
-            job.buckets_at,
+            # No copy on the CPU, unless local steps move the weights away from the master's.
+            weights.clone() if job.settings.has_local_steps else weights,
+            lambda weights: make_optimizer(weights, job, averages=False),
+            lambda step: job.buckets_at(job.rounds.numbered(step).last),
             rank,
             self._transport.size - 1,
             job.share,
@@ -90,20 +106,28 @@ class Worker:
         device = self._passes.weights.device
         while True:
             order = self._client.pull()
-            self.step = order.step
+            self._round = self._job.rounds.numbered(max(1, order.step))
+            self.step = self._round.first if order.step else 0
             match order.kind:
                 case Kind.WEIGHTS | Kind.BEGIN if order.weights is not None:
                     self._share(order.workers)
-                    self._passes.weights.copy_(to_device(order.weights, device))
-                    self._memory.set_learning_rate(self._job.rate.at(order.step))
+                    weights = to_device(order.weights, device)
+                    self._passes.weights.copy_(weights)
                     wait_s = time.perf_counter() - self._client.wait_started - order.follow_s
-                    self._take_step(order.step, wait_s, order.follow_s)
+                    if self._round.is_local and self._local:
+                        self._take_round(self._local, weights, wait_s, order.follow_s)
+                    else:
+                        self._take_step(self._round.last, wait_s, order.follow_s)
                 case Kind.SAVE:
                     # A late worker, too, saves its residual in units of this step's learning rate.
-                    self._memory.set_learning_rate(self._job.rate.at(max(1, order.step)))
-                    self._client.send_state(worker_state(self._memory, self._passes.model))
+                    self._memory.set_learning_rate(self._rate)
+                    inner = self._local.state_dict(mid_round=False) if self._local else {}
+                    own = worker_state(self._memory, self._passes.model)
+                    self._client.send_state(own | inner)
                 case Kind.STATE if order.state is not None:
-                    restore(order.state, self._memory, self._passes.model)
+                    restore(without_rounds(order.state), self._memory, self._passes.model)
+                    if self._local:
+                        self._local.load_state_dict(without_round(order.state))
                 case _:
                     self._passes.close()
                     return DONE
@@ -115,8 +139,60 @@ class Worker:
             self._passes.share(workers)
             self._compressor.late_share = self._job.late_share_of(len(workers))
 
+    @property
+    def _rate(self) -> float:
+        """The learning rate that a residual is divided by: a difference is an update already."""
+        return 1.0 if self._round.is_local else self._job.rate.at(self._round.last)
+
+    def _push(self, bucket: Bucket, flat: Float[torch.Tensor, " n"]) -> None:
+        """Takes the gradient of a bucket during the backward pass."""
+        if self._local and self._round.is_local:
+            self._local.hold(bucket, flat)
+        else:
+            self._client.push(bucket, flat)
+
+    def _flush(self) -> None:
+        """Sends what is left of a gradient after the backward pass."""
+        if not self._round.is_local:
+            self._client.flush()
+
+    def _take_round(
+        self, local: LocalSteps, anchor: Float[torch.Tensor, " n"], wait_s: float, follow_s: float
+    ) -> None:
+        """Takes the steps of a round, and sends the difference between the anchor and the weights.
+
+        Args:
+            local: the steps of this worker.
+            anchor: the weights from which all workers begin the round.
+            wait_s: seconds of the wait for the anchor.
+            follow_s: as in a report.
+        """
+        client, round_, started = self._client, self._round, time.perf_counter()
+        before = self._transport.sent_bytes
+        if round_.number > 1 and not self._job.rounds.numbered(round_.number - 1).is_local:
+            self._memory.load_state_dict({})  # parts of gradients, which are no differences
+        self._memory.set_learning_rate(self._rate)
+        metrics: Mapping[str, float] = {}
+        for step in range(round_.first, round_.last + 1):
+            self.step, done = step, self._passes.run(step)
+            local.step(step, done)
+            metrics = done.metrics
+        compute_s = time.perf_counter() - started
+        client.begin(self._job.buckets_at(round_.last))
+        with self._passes.explained():
+            for bucket, flat in local.differences(anchor):
+                client.push(bucket, flat)
+            client.flush()
+        times = compute_s, client.encode_s, client.send_s, wait_s
+        report = replace(local.report(times), follow_s=follow_s)
+        client.report(report)
+        sent = self._transport.sent_bytes - before
+        round_s = time.perf_counter() - started + wait_s
+        self._lines.tell(round_.last, report, metrics, round_s, sent)
+
     def _take_step(self, step: int, wait_s: float, follow_s: float) -> None:
         client, started = self._client, time.perf_counter()
+        self._memory.set_learning_rate(self._rate)
         before = self._transport.sent_bytes
         client.begin(self._job.buckets_at(step))
         done = self._passes.run(step)

@@ -31,6 +31,7 @@ class StepProgress:
     images: GradientCounts | None = None
     slowest: int = 0  # worker with the slowest gradients; 0: unknown
     slowness: float = 1.0  # its time over the median of all workers
+    steps: int = 1  # of a round with a master; otherwise a line is a step
     alone_of: int = 0  # of a local step without an exchange: the ranks that train; 0: another step
     round_result: RoundResult | None = None  # of the round of local steps that ended
 
@@ -62,7 +63,7 @@ class Progress:
             step_s=step.step_s,
             decode_s=exchanged.decode_s,
             update_s=step.update_s,
-            eta_s=(job.last_step - step.number) * self._smoothed(step.step_s),
+            eta_s=(job.last_step - step.number) * self._smoothed(step.step_s / step.steps),
             exchange_s=exchanged.exchange_s,
             hidden_s=exchanged.hidden_s,
             damping=step.factor,

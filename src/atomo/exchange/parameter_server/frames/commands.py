@@ -35,15 +35,16 @@ class CommandSender:
             images: samples of each step.
         """
         self._members, self._assignments, self._weight_sync = members, assignments, weight_sync
-        self._step, self._images = 0, images
+        self._step, self._images, self._local_steps = 0, images, 1
         self._sharing = tuple(members.living)
         self._knows = dict[
             int, tuple[int, ...]
         ]()  # last members sent, by worker; absent: all ranks
 
-    def open(self, step: int) -> None:
-        """Opens a step: the living workers share its samples."""
-        self._step, self._sharing = step, tuple(self._members.living)
+    def open(self, step: int, local_steps: int = 1) -> None:
+        """Opens a step, or a round of local steps: the living workers share its samples."""
+        self._step, self._local_steps = step, local_steps
+        self._sharing = tuple(self._members.living)
 
     def compute(self, workers: Sequence[int]) -> None:
         """Commands workers to compute the gradient of the open step."""
@@ -54,7 +55,8 @@ class CommandSender:
 
     def _part(self, worker: int) -> int:
         """Returns the number of a worker's images in the open step."""
-        return len(part(self._images, self._sharing.index(worker), len(self._sharing)))
+        own = part(self._images, self._sharing.index(worker), len(self._sharing))
+        return self._local_steps * len(own)
 
     def repeat(self, worker: int) -> None:
         """Repeats the command of the open step, with all frames that it needs, to a worker that a

@@ -1,0 +1,88 @@
+"""The optimizer of a master: steps of gradients, and outer steps of mean differences."""
+
+from collections.abc import Mapping
+from typing import Final, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atomo.fusion import named_slices
+from atomo.options.outer import outer_sgd
+from atomo.training.checkpoints.schema import OUTER, check_tensor, without_rounds
+from atomo.training.job.job import Job
+from atomo.training.optim.optimizer import FlatOptimizer
+
+__all__ = ["MOMENTUM", "RoundOptimizer", "make_optimizer"]
+
+MOMENTUM: Final = OUTER + "momentum/"  # in a state: the outer momentum of a parameter
+
+
+@final
+class RoundOptimizer:
+    """Optimizer that steps weights by gradients, and the anchor by mean differences.
+
+    With a master a step is a round, and its number the number of the round.
+    """
+
+    def __init__(self, weights: Float[Tensor, " n"], job: Job, *, averages: bool = True) -> None:
+        """Creates an optimizer before its first round.
+
+        Args:
+            weights: the weights to update: the anchor, in rounds of local steps.
+            job: the training run.
+            averages: as of `FlatOptimizer`.
+        """
+        self._job, self.weights = job, weights
+        self._inner = FlatOptimizer(weights, job.buckets, job.settings, job.rate, averages)
+        self.gradient = self._inner.gradient
+        self._outer = outer_sgd(job.settings.outer)
+        self._momentum = torch.zeros_like(weights) if self._outer.momentum else None
+        self._has_anchor = False
+
+    def step(self, step: int, factor: float = 1.0) -> None:
+        """Takes the step of a round.
+
+        Args:
+            step: the number of the round.
+            factor: on the learning rate of a step with gradients.
+        """
+        round_ = self._job.rounds.numbered(step)
+        self._has_anchor = round_.is_local
+        if round_.is_local:
+            self._outer.step(self.weights, self._momentum, self.gradient)
+        else:
+            self._inner.step(round_.last, factor)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns the state: that of `FlatOptimizer`, or the outer momentum by parameter."""
+        if not self._has_anchor:
+            return self._inner.state_dict()
+        if self._momentum is None:
+            return {}
+        slices = named_slices(self._momentum, self._job.buckets)
+        return {MOMENTUM + name: tensor for name, tensor in slices}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores the result of `state_dict`.
+
+        Raises:
+            CheckpointError: the state is of another model or optimizer.
+        """
+        self._inner.load_state_dict(without_rounds(state))
+        self._has_anchor = any(name.startswith(MOMENTUM) for name in state)
+        if self._momentum is None or not self._has_anchor:
+            return
+        for name, view in named_slices(self._momentum, self._job.buckets):
+            own = state.get(MOMENTUM + name, torch.zeros_like(view))
+            check_tensor(MOMENTUM + name, own, view)
+            view.copy_(own)
+
+
+def make_optimizer(
+    weights: Float[Tensor, " n"], job: Job, *, averages: bool = True
+) -> FlatOptimizer | RoundOptimizer:
+    """Returns the optimizer of a master, or of a worker that repeats the master's steps."""
+    if job.settings.has_local_steps:
+        return RoundOptimizer(weights, job, averages=averages)
+    return FlatOptimizer(weights, job.buckets, job.settings, job.rate, averages)

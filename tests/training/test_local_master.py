@@ -1,0 +1,110 @@
+"""Local steps with a master: the same bits as without one, and checkpoints between rounds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.harness import largest_difference, run_threads, settings
+from support.networks import SMALL, SMALL_MB
+from support.selection import slow_but
+
+from atomo.config.settings import Settings
+from atomo.training.checkpoints.checkpoint import Snapshot, load
+from atomo.training.job.events import Event
+
+OUTER = "sgd(lr=0.7, momentum=0.9, nesterov=yes)"
+
+
+def ended(chosen: Settings) -> Snapshot:
+    """Returns the last checkpoint of a run."""
+    run_threads(chosen)
+    return load(Path(chosen.train_dir), chosen.max_steps)
+
+
+def local(train_dir: Path, **changes: object) -> Settings:
+    """Returns a short run of two workers on a small network."""
+    short = {"n": 3, "code": "topk(ratio=0.1)", "network": SMALL, "local_steps": "3"}
+    return settings(train_dir, **(short | {"max_steps": 8, "fusion_mb": SMALL_MB} | changes))
+
+
+def same(first: Snapshot, second: Snapshot) -> bool:
+    """True if weights, optimizer and the workers' states are equal in every bit."""
+    pairs = [(first.model, second.model), (first.optimizer, second.optimizer)]
+    pairs += zip(first.workers, second.workers, strict=True)
+    return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """Returns the lines of the log of steps."""
+    return [*map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())]
+
+
+@pytest.mark.parametrize("down", slow_but(["updates"], ["weights", "updates", "auto"]))
+def test_a_master_has_the_bits_of_replicas(down, tmp_path):
+    common = {"outer": OUTER, "optimizer": "adam", "lr_shrinkage": 0.9, "lr_shrink_freq": 2}
+    served = ended(local(tmp_path / "served", down=down, **common))
+    replicas = ended(local(tmp_path / "replicas", n=2, comm_type="Allgather", **common))
+    assert same(served, replicas)
+
+
+def test_one_worker_trains_as_without_local_steps(tmp_path):
+    common = {"n": 2, "code": "sgd"}
+    plain = ended(local(tmp_path / "plain", **(common | {"local_steps": "1"})))
+    rounds = ended(local(tmp_path / "rounds", **common, outer="sgd(lr=1)"))
+    # A difference in float32 does not always lead back to the weights.
+    assert largest_difference(plain.model, rounds.model) < 1e-6
+
+
+CASES = [
+    {"outer": OUTER, "optimizer": "adam"},
+    {"down": "weights", "code": "terngrad(scale=shared)", "local_steps": "0: 1; 0.1: 3"},
+    {"down": "delta(topk)", "network": "networks:normed", "outer": OUTER},
+    {"down": "updates", "num_aggregate": 2, "outer": OUTER},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
+    common = {"eval_freq": 1} | case
+    whole = ended(local(tmp_path / "whole", **common))
+    events: list[Event] = []
+    stopped = local(tmp_path / "parts", **common)
+    run_threads(stopped, events.append, lambda: len(events) > 2)
+    assert same(whole, ended(stopped))
+    steps = [line["step"] for line in metrics(tmp_path / "parts")]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 8
+
+
+@pytest.mark.slow
+def test_a_master_begins_a_round_anew_that_replicas_left(tmp_path):
+    run_threads(local(tmp_path, n=2, comm_type="Allgather", max_steps=5, eval_freq=4))
+    (tmp_path / "step-00000005.json").unlink()
+    after = local(tmp_path, max_steps=8)
+    run_threads(after)
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines] == [1, 2, 3, 6, 8]
+    assert [line["round"] for line in lines] == [0, 0, 1, 2, 3]
+
+
+def test_lines_are_rounds_with_all_their_images(tmp_path):
+    run_threads(local(tmp_path, outer=OUTER))
+    lines = metrics(tmp_path)
+    assert [(line["step"], line["round"], line["round_steps"]) for line in lines] == [
+        (3, 1, 3), (6, 2, 3), (8, 3, 2),
+    ]  # fmt: skip
+    assert [line["images_used"] // 32 for line in lines] == [6, 6, 4]
+    assert all(line["images_asked"] == line["images_used"] for line in lines)
+    assert lines[0]["correlation"] is None
+    assert all(-1 <= line["correlation"] <= 1 for line in lines[1:])
+
+
+def test_the_memory_of_gradients_is_cleared_before_the_first_round(tmp_path):
+    common = {"local_steps": "0: 1; 0.1: 3", "memory": "residual", "momentum": 0.0}
+    served = ended(local(tmp_path / "served", **common))
+    replicas = ended(local(tmp_path / "replicas", n=2, comm_type="Allgather", **common))
+    assert same(served, replicas)
+    assert all(torch.isfinite(tensor).all() for tensor in served.model.values())

@@ -12,7 +12,7 @@ from cluster.ec2.support.cloud import everything
 import atomo_cluster.ec2
 from atomo_cluster.ec2.aws import client
 from atomo_cluster.ec2.aws.master_policy import master_policy
-from atomo_cluster.ec2.aws.policy import COMMANDS, policy
+from atomo_cluster.ec2.aws.policy import USES, policy
 from atomo_cluster.ec2.aws.policy_scope import scope_of
 from atomo_cluster.ec2.commands.planning.policy_size import compact
 from atomo_cluster.ec2.settings.cluster import Cluster
@@ -67,7 +67,7 @@ def granted():
     """Returns the actions of the policies of the user and of the master, with all that there is."""
     clusters = Cluster(**FULL), Cluster(nfs_ip_address="10.1.2.3")
     scopes = [scope_of(cluster, ANA) for cluster in clusters]
-    documents = [policy(scope, COMMANDS) for scope in scopes] + [master_policy(scopes[0])]
+    documents = [policy(scope, USES) for scope in scopes] + [master_policy(scopes[0])]
     return {action for document in documents for one in document["Statement"]
             for action in one["Action"]}  # fmt: skip
 

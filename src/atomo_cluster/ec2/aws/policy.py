@@ -14,7 +14,9 @@ from atomo_cluster.ec2.settings.terms import BAKED, LATEST
 
 __all__ = [
     "COMMANDS",
+    "EVERYWHERE",
     "OPTIONAL",
+    "USES",
     "VERSION",
     "launch_statements",
     "pass_end_role",
@@ -60,7 +62,7 @@ COMMANDS: Final[Mapping[str, Needs]] = {
     "launch": (LAUNCHES, LAUNCHING),
     "get_hosts": (("Instances",), ()),
     "status": (
-        (*SEARCH, "InstanceTypes", "Images", "Regions"),
+        (*SEARCH, "InstanceTypes", "Images"),
         ("LookAtRoles", "ListResults", "ReadResults", "LookAtEnds"),
     ),
     "cost": (("Addresses", "Instances", "Snapshots", "Volumes"), ("Prices",)),
@@ -93,6 +95,11 @@ COMMANDS: Final[Mapping[str, Needs]] = {
     "clean_launch_and_run": (LAUNCHES, (*LAUNCHING, *ON_HOSTS)),
     "shutdown": ((*SEARCH, "Addresses", "Images"), ENDING),
 }
+# Uses that take rights beyond the settings' regions: printed for --for alone.
+EVERYWHERE: Final = "status --all-regions"
+USES: Final[Mapping[str, Needs]] = {
+    **COMMANDS, EVERYWHERE: (COMMANDS["status"][0], (*COMMANDS["status"][1], "LookEverywhere"))
+}  # fmt: skip
 # Without these a command says less, or that it does not know, and goes on.
 OPTIONAL: Final = ("Prices", "Quotas", "ImageNames", "SharedFolders", "Simulate")
 IMAGING: Final = ("bake", "delete_images")
@@ -108,9 +115,9 @@ def policy(scope: PolicyScope, commands: Iterable[str]) -> dict[str, Any]:
     """Returns the policy in the format of IAM, for some commands."""
     wanted = tuple(commands)
     unused = set() if scope.spot else {"SpotPriceHistory"}
-    kinds = {kind for name in wanted for kind in COMMANDS[name][0]
+    kinds = {kind for name in wanted for kind in USES[name][0]
              if name == "cheapest" or kind not in unused}  # fmt: skip
-    names = {name for command in wanted for name in COMMANDS[command][1]}
+    names = {name for command in wanted for name in USES[command][1]}
     built = [describe(scope, kinds), *statements_of(scope)]
     used = [
         statement
@@ -366,6 +373,7 @@ def advisory_statements(scope: PolicyScope) -> list[Statement]:
                 ("MountTargets", "MountTargetSecurityGroups")] if efs else []  # fmt: skip
     folders += ["fsx:DescribeFileSystems"] if named("fsx:") else []
     return [
+        allow("LookEverywhere", ["ec2:DescribeInstances", "ec2:DescribeRegions"]),
         allow("Prices", ["pricing:GetProducts"]),
         scope.regional("Quotas", ["servicequotas:ListServiceQuotas"]),
         *([scope.regional("ImageNames", ["ssm:GetParameters"], latest)]

@@ -85,6 +85,19 @@ def test_the_policy_knows_every_command():
     assert set(NEEDS) == set(VERBS)
 
 
+@pytest.mark.slow
+def test_a_look_into_all_regions_takes_the_policy_that_is_printed_for_it(rig, ec2, gate):
+    """That of `status` is bound to the regions of the settings."""
+    use = Tried(("status", "--all-regions"))
+    rig(use)
+    with gate.only(printed(ec2, "--for", "status --all-regions")):
+        assert ec2(*use.words).code == 0
+    with gate.only(printed(ec2, "--for", "status")):
+        done = ec2(*use.words)
+    assert done.code == 10
+    assert "`iam --for 'status --all-regions'` prints the rights" in done.err
+
+
 LOOKS = {"iam:GetRole", "iam:GetInstanceProfile"}  # where settings make no roles, nobody needs them
 # Of roles that an administrator makes: without them the role of ends by AWS stays.
 ADMIN = {"iam:DeleteRole", "iam:DeleteRolePolicy"}

@@ -258,4 +258,5 @@ def test_all_regions_show_the_cluster_and_whatever_else_its_owner_has(
     partly = ec2("status", "--all-regions", "--json")
     assert partly.code == 10
     assert "eu-west-1: ec2.describe_instances: UnauthorizedOperation" in partly.err
+    assert "`iam --for 'status --all-regions'` prints the rights" in partly.err
     assert set(partly.record["regions"]) == {"us-west-2", "us-east-1"}

@@ -17,6 +17,7 @@ from atomo_cluster.ec2.aws.inventory import (
     namesakes_text,
     past_fuse_text,
 )
+from atomo_cluster.ec2.aws.policy import EVERYWHERE
 from atomo_cluster.ec2.aws.search import find_resources
 from atomo_cluster.ec2.commands.clusters.own_hosts import show_own
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
@@ -40,6 +41,7 @@ from atomo_cluster.errors import CloudError, LeftBehind
 T = TypeVar("T")
 LINES: Final = 400  # a night without capacity has a hundred requests
 LOOK_S: Final = 20.0
+RIGHTS: Final = f"`iam --for '{EVERYWHERE}'` prints the rights to look into all regions"
 HELP: Final = """\
   pytorch_ec2.py status
   pytorch_ec2.py status --name other --json
@@ -116,7 +118,10 @@ def show_account(run: Run) -> int:
         CloudError: a region does not answer, or the ledger has hosts elsewhere; the hosts of the
             others are shown before.
     """
-    regions = account_regions(run)
+    try:
+        regions = account_regions(run)
+    except CloudError as error:
+        raise CloudError(f"{error}; {RIGHTS}", error.code) from error
     others = tell_place(run, [run.at(run.given.moved(region)) for region in regions])
     hosts, errors = account_hosts(run, regions)
     for region, listed in hosts.items():
@@ -130,7 +135,7 @@ def show_account(run: Run) -> int:
     run.tell({"regions": {region: host_records(listed) for region, listed in hosts.items()},
               "unsaid": unsaid, "place": asdict(run.place)})  # fmt: skip
     if unsaid:
-        raise CloudError(f"AWS does not say all: {'; '.join(unsaid)}")
+        raise CloudError(f"AWS does not say all: {'; '.join(unsaid)}; {RIGHTS}")
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from atomo_cluster.arguments import CONVERTERS
 from atomo_cluster.ec2.aws.master_policy import boundary
 from atomo_cluster.ec2.aws.permissions import ALLOWED, LACKS, UNKNOWN, Permission, permissions
-from atomo_cluster.ec2.aws.policy import COMMANDS, policy, used_commands
+from atomo_cluster.ec2.aws.policy import USES, policy, used_commands
 from atomo_cluster.ec2.aws.policy_scope import PolicyScope, scope_of
 from atomo_cluster.ec2.commands.planning.policy_size import MANAGED, compact, parts, size
 from atomo_cluster.ec2.invocation.run import Run
@@ -30,7 +30,8 @@ Prints the least policy for these settings as IAM takes it, with or without --js
 commands, or for those of --for. `bake` and `delete_images` are among them with image_id baked. Its
 statements hold for this cluster's name and owner, in its regions and in one account: those of
 --identity, or of the present identity, which STS tells to everybody. Print it again when settings
-change.
+change. `status --all-regions` looks beyond these regions: --for 'status --all-regions' prints its
+rights.
 
 Statements that differ in their actions alone are one; a policy that is too long for a managed
 policy is printed in parts by --part 1, --part 2 and so on, and the identity gets all of them.
@@ -164,8 +165,8 @@ def commands(run: Run, scope: PolicyScope) -> list[str]:
     """
     named = split_commas(run.options.for_commands or "")
     for name in named:
-        if name not in COMMANDS:
-            raise ConfigError(f"--for {name}: no such command; {nearest(name, COMMANDS)}")
+        if name not in USES:
+            raise ConfigError(f"--for {name}: no such command; {nearest(name, USES)}")
     return list(named) or used_commands(scope)
 
 

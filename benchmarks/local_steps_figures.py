@@ -64,19 +64,24 @@ class Study:
         """Returns the timings over a link."""
         return [record for record in self._times if record["link"] == link]
 
-    def local_s(self, workload: str) -> float:
-        """Returns the least seconds of a step without an exchange, which all methods and links
-        share.
+    def least_local_s(self, workload: str, link: str | None = None) -> float:
+        """Returns the least seconds of a step without an exchange, which all methods share; None:
+        over all links.
         """
-        records = (record for record in self._times if record["workload"] == workload)
-        return float(min(s for record in records for s in record["local_s"]))
+        records = (r for r in self._times if r["workload"] == workload)
+        chosen = (record for record in records if link in (None, record["link"]))
+        return float(min(s for record in chosen for s in record["local_s"]))
 
     def exchange(self, workload: str, link: str, method: str) -> tuple[float, float] | None:
-        """Returns the least seconds and the median bytes of a step with an exchange."""
+        """Returns the seconds that an exchange adds to a step, and the bytes that a rank sends.
+
+        Both steps are the least of the same run, since other load only adds to their times.
+        """
         key = workload, timing_name(method)
         for record in self.timed(link):
             if (record["workload"], timing_name(record["method"])) == key:
-                return min(record["exchange_s"]), statistics.median(record["sent_bytes"])
+                added_s = min(record["exchange_s"]) - self.least_local_s(workload, link)
+                return max(0.0, added_s), statistics.median(record["sent_bytes"])
         return None
 
     def step_s(self, workload: str, link: str, method: str) -> float | None:
@@ -84,9 +89,7 @@ class Study:
         exchange = self.exchange(workload, link, method)
         if exchange is None:
             return None
-        every = METHODS[method].every
-        local_s = self.local_s(workload) if every > 1 else 0.0
-        return (exchange[0] + (every - 1) * local_s) / every
+        return self.least_local_s(workload) + exchange[0] / METHODS[method].every
 
     def seconds(self, workload: str, link: str, method: str) -> float | None:
         """Returns the seconds to the target, evaluations apart."""

@@ -25,7 +25,7 @@ from atomo.errors import Diverged
 Run = Mapping[str, Any]
 OF_PLAN: Final = ("methods", "rounds", "steps")
 """Fields of a timed run that its records lack."""
-WARM: Final = 3  # rounds that are not recorded: PyTorch's PowerSGD hook begins with dense steps
+WINDOW: Final = 4  # local steps that are timed together
 
 
 def main() -> None:
@@ -129,56 +129,61 @@ def evaluate(trainer: Trainer, workload: Workload) -> tuple[float, float]:
 def time_methods(run: Run, workload: Workload, peers: Path | None) -> list[Run]:
     """Takes steps by all methods in turns; returns a record for each method.
 
-    A method with local steps has rounds of two steps here, one of them without an exchange.
+    A method with local steps has rounds of `WINDOW` steps and one with an exchange here.
     """
     trainers, clocks = {}, {}
     for name in run["methods"]:
-        method = replace(METHODS[name], every=2 if METHODS[name].is_local else 1)
+        method = replace(METHODS[name], every=WINDOW + 1 if METHODS[name].is_local else 1)
         trainers[name] = trainer_of(run, method, workload, peers)
-        clocks[name] = Clock(method.every, run["interface"])
+        clocks[name] = Clock(run["interface"])
     for number in range(max(run["rounds"].values())):
         for name, trainer in trainers.items():
-            if number >= run["rounds"][name]:
-                continue
-            for part in range(clocks[name].every):
-                step = number * clocks[name].every + part + 1
-                clocks[name].time(partial(take_step, trainer, run, workload, step))
+            if number < run["rounds"][name]:
+                time_round(clocks[name], partial(take_step, trainer, run, workload), number, name)
     shared = {key: value for key, value in run.items() if key not in OF_PLAN}
-    return [
-        {**shared, "method": name, **clock.record(min(WARM, run["rounds"][name] - 1))}
-        for name, clock in clocks.items()
-    ]
+    return [{**shared, "method": name, **clock.record()} for name, clock in clocks.items()]
+
+
+def time_round(clock: "Clock", step: Callable[[int], object], number: int, name: str) -> None:
+    """Times a round of a method; first rounds are not recorded."""
+    # PyTorch's PowerSGD hook begins with dense steps.
+    warm = 3 if "PowerSGD" in name else 1
+    first = number * (WINDOW + 1) + 1
+    if METHODS[name].is_local:
+        local = clock.time(lambda: [step(first + part) for part in range(WINDOW)])
+        if number >= warm:
+            clock.local_s.append(local[0] / WINDOW)
+    exchange = clock.time(lambda: step(first + WINDOW))
+    if number >= warm:
+        clock.exchanges.append(exchange)
 
 
 @final
 class Clock:
     """The seconds of steps, of the slowest rank, and the bytes that a rank sends."""
 
-    def __init__(self, every: int, interface: str) -> None:
-        self.every = every
+    def __init__(self, interface: str) -> None:
+        self.local_s: list[float] = []
+        self.exchanges: list[tuple[float, float]] = []
         self._interface = interface
-        self._steps: list[tuple[float, float]] = []
 
-    def time(self, step: Callable[[], object]) -> None:
-        """Times a step, which all ranks begin together."""
+    def time(self, steps: Callable[[], object]) -> tuple[float, float]:
+        """Times steps, which all ranks begin together; returns the seconds and the bytes."""
         dist.barrier()
         before, started = sent(self._interface), time.perf_counter()
-        step()
+        steps()
         seconds = torch.tensor(time.perf_counter() - started, dtype=torch.float64)
         width = torch.tensor(float(sent(self._interface) - before), dtype=torch.float64)
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
         dist.all_reduce(width)
-        self._steps.append((float(seconds), float(width) / dist.get_world_size()))
+        return float(seconds), float(width) / dist.get_world_size()
 
-    def record(self, warm: int) -> Run:
-        """Returns the lists of steps without and with an exchange, without the first rounds."""
-        steps = self._steps[warm * self.every :]
-        local = steps[0 :: self.every] if self.every > 1 else []
-        exchanges = steps[self.every - 1 :: self.every]
+    def record(self) -> Run:
+        """Returns the lists of seconds of a step without and with an exchange, and bytes."""
         return {
-            "local_s": [round(seconds, 5) for seconds, _ in local],
-            "exchange_s": [round(seconds, 5) for seconds, _ in exchanges],
-            "sent_bytes": [round(width) for _, width in exchanges],
+            "local_s": [round(seconds, 5) for seconds in self.local_s],
+            "exchange_s": [round(seconds, 5) for seconds, _ in self.exchanges],
+            "sent_bytes": [round(width) for _, width in self.exchanges],
         }
 
 

@@ -29,7 +29,8 @@ from typing import Any, Final
 
 from delay import DEVICE, delayed_address
 from local_steps_figures import write_figures
-from local_steps_plans import HOSTS, RATES, Run, curve_runs, timed_runs, whole_runs
+from local_steps_methods import METHODS
+from local_steps_plans import HOSTS, RATES, UNLIMITED, Run, curve_runs, timed_runs, whole_runs
 from local_steps_rank import OF_PLAN
 
 ROOT: Final = Path(__file__).parent.parent
@@ -50,6 +51,8 @@ def main() -> None:
             runs = [run for run in plans if run["world"] == world and options.only in words(run)]
             train(options, RECORDS / "local_steps_curves.jsonl", runs, world)
     else:
+        if options.part == "times":
+            time_steps(options, UNLIMITED, "lo")
         with cluster():
             over_links(options)
 
@@ -80,35 +83,40 @@ def over_links(options: argparse.Namespace) -> None:
         for host in range(1, HOSTS + 1):
             virtual("throttle", "--name", NAME, f"h{host}", rate)
         if options.part == "times":
-            runs, name = timed_runs(rate, DEVICE, with_peers=options.peers is not None), "times"
+            time_steps(options, rate, DEVICE)
         else:
-            runs, name = whole_runs(rate, DEVICE), "whole"
-        chosen = [run for run in runs if options.only in words(run)]
-        train(options, RECORDS / f"local_steps_{name}.jsonl", chosen, HOSTS, on_hosts=True)
+            train(options, RECORDS / "local_steps_whole.jsonl", whole_runs(rate, DEVICE), HOSTS)
 
 
-def train(
-    options: argparse.Namespace,
-    path: Path,
-    runs: Sequence[Run],
-    world: int,
-    *,
-    on_hosts: bool = False,
-) -> None:
+def time_steps(options: argparse.Namespace, link: str, interface: str) -> None:
+    """Times the methods over a link."""
+    runs = timed_runs(link, interface, with_peers=options.peers is not None)
+    chosen = [run for run in runs if options.only in words(run)]
+    train(options, RECORDS / "local_steps_times.jsonl", chosen, HOSTS)
+
+
+def train(options: argparse.Namespace, path: Path, runs: Sequence[Run], world: int) -> None:
     """Starts the ranks, which carry out the missing runs and append their records."""
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     missing = [run for run in runs if not any(is_record(record, run) for record in done)]
     if options.peers is None:
-        missing = [run for run in missing if run.get("kind") not in ("demo", "ccloco")]
+        missing = [run for run in missing if not needs_peers(run)]
     if not missing:
         return
     with tempfile.TemporaryDirectory() as folder:
         plan = Path(folder) / "plan"
         plan.write_text("".join(json.dumps(run) + "\n" for run in missing))
+        on_hosts = missing[0].get("interface") == DEVICE
         ranks = [start(options, plan, path, rank, world, on_hosts) for rank in range(world)]
         codes = [process.wait() for process in ranks]
     if any(codes):
         raise SystemExit(f"exit codes of the ranks: {codes}")
+
+
+def needs_peers(run: Run) -> bool:
+    """True if a run trains by a published file."""
+    name = run.get("method", "")
+    return name in METHODS and METHODS[name].kind in ("demo", "ccloco")
 
 
 def is_record(record: Mapping[str, Any], run: Run) -> bool:

@@ -78,11 +78,12 @@ class Study:
         Both steps are the least of the same run, since other load only adds to their times.
         """
         key = workload, timing_name(method)
-        for record in self.timed(link):
-            if (record["workload"], timing_name(record["method"])) == key:
-                added_s = min(record["exchange_s"]) - self.least_local_s(workload, link)
-                return max(0.0, added_s), statistics.median(record["sent_bytes"])
-        return None
+        records = [r for r in self.timed(link) if (r["workload"], timing_name(r["method"])) == key]
+        if not records:
+            return None
+        least_s = min(seconds for record in records for seconds in record["exchange_s"])
+        sent = statistics.median(count for record in records for count in record["sent_bytes"])
+        return max(0.0, least_s - self.least_local_s(workload, link)), sent
 
     def step_s(self, workload: str, link: str, method: str) -> float | None:
         """Returns the mean seconds of a step, with its share of an exchange."""
@@ -218,7 +219,7 @@ def draw(study: Study, path: Path) -> None:
             seconds = [study.seconds(workload, link, method) for link in links]
             if any(seconds):
                 marks = [float("nan") if s is None else s for s in seconds]
-                axis.plot(map(megabits, links), marks, label=method, **style(method))
+                axis.plot([*map(megabits, links)], marks, label=method, **style(method))
         axis.set(xscale="log", yscale="log", xlabel="Mbit/s of each link, 20 ms there and back")
         axis.set(ylabel="seconds to the target", title=title(workload))
         axis.set_xticks([megabits(link) for link in links], [f"{megabits(k):g}" for k in links])

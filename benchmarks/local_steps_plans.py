@@ -36,12 +36,10 @@ LEARNING_RATES: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
     {
         "LeNet": {"": 0.02},
         "characters": {"": 0.002, "DeMo": 0.001},
+        "ResNet-20": {"": 1e-3},
     }
 )
 """By workload, and by the beginning of a method's name; the longest beginning counts."""
-
-SWEPT: Final[Mapping[str, Mapping[str, Sequence[float]]]] = MappingProxyType({})
-"""Learning rates that were tried with seed 0, by workload and method."""
 
 PRICE: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -114,5 +112,6 @@ def timed_runs(rate: str, interface: str, *, with_peers: bool) -> list[Run]:
 
 def whole_runs(rate: str, interface: str) -> list[Run]:
     """Returns the run that compares a product with real seconds."""
-    run = {"workload": "LeNet", "method": "ours 8 tiletopk 3 %", "seed": 1, "rate": 0.02}
-    return [{**run, "steps": STEPS["LeNet"], "world": HOSTS, "link": rate, "interface": interface}]
+    run = {"workload": "LeNet", "method": "ours 32 tiletopk 10 %", "seed": 1, "rate": 0.02}
+    length = {"steps": STEPS["LeNet"], "least": 1, "world": HOSTS}
+    return [{**run, **length, "link": rate, "interface": interface}]

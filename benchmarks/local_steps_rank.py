@@ -6,8 +6,9 @@ Reads a plan, a file of JSON lines with one run each, and appends records to a f
 import argparse
 import json
 import math
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -90,19 +91,33 @@ def train(run: Run, workload: Workload, peers: Path | None) -> list[Run]:
     method = method_of(run)
     trainer = trainer_of(run, method, workload, peers)
     points: list[list[float]] = []
+    spent: list[float] = []
     started = time.perf_counter()
     for step in range(1, run["steps"] + 1):
+        before = time.perf_counter()
         try:
             loss = take_step(trainer, run, workload, step)
         except Diverged:  # on all ranks
             break
+        spent.append(time.perf_counter() - before)
         if step % workload.grid == 0 and step % method.every == 0:
             points.append([step, *evaluate(trainer, workload)])
             diverged = not all(map(math.isfinite, [loss, *points[-1]]))
             if diverged or (step >= run["least"] and workload.reached(points[-1][1])):
                 break
     cost = {"sent_bytes": trainer.sent_bytes, "wall_s": round(time.perf_counter() - started, 1)}
-    return [{**run, "points": points, **cost}]
+    return [{**run, "points": points, **cost, **summary(spent, method.every)}]
+
+
+def summary(spent: Sequence[float], every: int) -> Run:
+    """Returns the seconds of all steps, and the medians of steps without and with an exchange."""
+    exchanges = spent[every - 1 :: every]
+    local = [seconds for number, seconds in enumerate(spent, 1) if number % every]
+    return {
+        "train_s": round(sum(spent), 2),
+        "local_s": round(statistics.median(local), 5) if local else None,
+        "exchange_s": round(statistics.median(exchanges), 5) if exchanges else None,
+    }
 
 
 def take_step(trainer: Trainer, run: Run, workload: Workload, step: int) -> float:

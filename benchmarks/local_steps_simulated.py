@@ -43,7 +43,7 @@ def main() -> None:
     torch.set_num_threads(1)
     scenario = scenario_of(options)
     costs = [
-        (measure_costs(make_codec(spec), name, scenario.profile.gradient, 1), name)
+        (measure_costs(make_codec(spec), name, scenario.profile.gradient, 3), name)
         for spec, name in METHODS
     ]
     heads = [f"`{cost.spec}`, {name}" for cost, name in costs]

@@ -170,7 +170,7 @@ class Characters(Workload):
     library. The rate rises linearly in the first 32 steps.
     """
 
-    target, rising, rate, batch_size = 2.2, False, 2e-3, 8
+    target, rising, rate, batch_size = 2.5, False, 2e-3, 8
     block, warmup = 64, 32
 
     def __init__(self, data_dir: Path) -> None:

@@ -53,6 +53,7 @@ def test_other_numbers_of_steps_are_refused_with_the_bounds(text: str) -> None:
 
 
 def test_prices_name_their_source_and_the_nearest_size() -> None:
-    published = prices_near(400_000_000, 5, 32)[-1]
+    measured, published = prices_near(400_000_000, 5, 32)
+    assert "measured with Atomo" in str(measured)
     assert published.percent == PUBLISHED[550_000_000][1]
     assert "not measured here" in str(published)

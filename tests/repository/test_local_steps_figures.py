@@ -1,4 +1,4 @@
-"""Figures of benchmarks/local_steps.py: products of recorded steps and seconds; the page has them."""
+"""Figures of benchmarks/local_steps.py: products of recorded steps and seconds, and the page."""
 
 import json
 import sys

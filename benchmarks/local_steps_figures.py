@@ -209,6 +209,9 @@ def photographs_table(study: Study) -> str:
     return markdown(["method", "seed", "top-1 after 500 steps", "MB sent by a replica"], rows)
 
 
+TICKS: Final = (10, 20, 50, 100, 200, 500, 1000, 2000)
+
+
 def draw(study: Study, path: Path) -> None:
     """Draws seconds to the target over the rate of links, a panel a workload."""
     pyplot = pyplot_for(str(path))
@@ -223,9 +226,10 @@ def draw(study: Study, path: Path) -> None:
         axis.set(xscale="log", yscale="log", xlabel="Mbit/s of each link, 20 ms there and back")
         axis.set(ylabel="seconds to the target", title=title(workload))
         axis.set_xticks([megabits(link) for link in links], [f"{megabits(k):g}" for k in links])
+        axis.set_yticks(TICKS, [str(tick) for tick in TICKS])
         axis.minorticks_off()
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.grid(alpha=0.3, which="both")
+        axis.set_ylim(10, 2000)
+        axis.grid(alpha=0.3)
         axis.legend(fontsize="small", ncols=2)
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
@@ -237,7 +241,7 @@ def style(method: str) -> dict[str, Any]:
     ours = method.startswith("ours")
     colours = {1: "C7", 8: "C0", 32: "C1", 128: "C2"}
     marks = {"sgd": "s", "lloydmax": "^", "tiletopk": "o"}
-    mark = marks.get(method.split()[-1], "x" if ours else "d")
+    mark = next((marks[word] for word in method.split() if word in marks), "x" if ours else "d")
     colour = colours[every] if ours else f"C{3 + [*METHODS].index(method) % 6}"
     return {"marker": mark, "linestyle": "-" if ours else "--", "color": colour}
 

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atomo
 from atomo.core.randomness import derive
-from atomo.hooks.hook_config import HookConfig
+from atomo.hooks.options.hook_config import HookConfig
 from atomo.memory import kind_of
 from atomo.training.job.shard import Shard
 from atomo.workloads.datasets import Dataset, load_dataset

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from atomo.hooks.local.trainer import trainer_local_steps
     from atomo.hooks.local_steps import local_steps
     from atomo.hooks.optimizer import wrap_optimizer
-    from atomo.hooks.options import HookOptions, LocalStepsOptions
+    from atomo.hooks.options.hook_options import HookOptions, LocalStepsOptions
     from atomo.hooks.published import add_parser_arguments, wrap_compress_optimizer
     from atomo.hooks.states.ddp_buckets import bucket_cap_mb_list
     from atomo.hooks.trainer import trainer_hook
@@ -128,7 +128,7 @@ HOMES = {
         "atomo.errors",
     ),
     "Compression": "atomo.options.compression",
-    **dict.fromkeys(("HookOptions", "LocalStepsOptions"), "atomo.hooks.options"),
+    **dict.fromkeys(("HookOptions", "LocalStepsOptions"), "atomo.hooks.options.hook_options"),
     **dict.fromkeys(("OuterSGD", "OuterSign"), "atomo.options.outer"),
     "__version__": "atomo.core.distribution",
     "accelerate_hook": "atomo.hooks.accelerate",

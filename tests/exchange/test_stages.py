@@ -14,7 +14,7 @@ from atomo.errors import Diverged
 from atomo.exchange.collectives.direct import Direct
 from atomo.exchange.engine.stages import SerialExecutor, StagePipeline, StageWork
 from atomo.hooks.adapter.chunks import Chunk
-from atomo.hooks.hook_config import HookConfig, make_exchange
+from atomo.hooks.options.hook_config import HookConfig, make_exchange
 from atomo.transports.local import network
 
 LONG = 60.0  # seconds, which only a hang takes

@@ -23,7 +23,7 @@ from atomo.exchange.compressor import add_frame, add_frames
 from atomo.fusion import plan
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
-from atomo.hooks.hook_config import HookConfig, make_exchange
+from atomo.hooks.options.hook_config import HookConfig, make_exchange
 from atomo.kernels import entropy
 from atomo.memory import make_memory
 from atomo.options.grouping import megabytes

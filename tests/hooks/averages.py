@@ -12,7 +12,7 @@ from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.code_spec import parse_code
-from atomo.hooks.hook_config import HookConfig, make_exchange
+from atomo.hooks.options.hook_config import HookConfig, make_exchange
 from atomo.transports import network
 
 CODE = "topk(ratio=0.1)"

@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy
 
 import atomo
 from atomo.errors import AtomoError, CheckpointError, ConfigError
-from atomo.hooks.hook_config import HookConfig
+from atomo.hooks.options.hook_config import HookConfig
 from atomo.hooks.sharding.fsdp_checks import check_config, sharded_parameters
 from atomo.hooks.sharding.fsdp_shards import sharded_modules
 

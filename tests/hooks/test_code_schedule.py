@@ -12,7 +12,7 @@ from torch.optim import SGD
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.hooks.hook_config import HookConfig
+from atomo.hooks.options.hook_config import HookConfig
 
 FIRST, LATER = "topk(ratio=0.5)", "3: topk(ratio=0.2); 5: sgd"
 

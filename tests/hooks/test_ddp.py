@@ -11,7 +11,7 @@ from atomo.codecs import make_codec
 from atomo.errors import ConfigError
 from atomo.hooks.adapter.chunks import Codecs, bucket_of
 from atomo.hooks.ddp import check_bucket, stride_in
-from atomo.hooks.option_checks import check_model
+from atomo.hooks.options.checks import check_model
 
 SCENARIOS = Path(__file__).with_name("scenarios.py")
 RESUMING = Path(__file__).with_name("resuming.py")

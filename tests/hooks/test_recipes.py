@@ -16,8 +16,8 @@ from torch.optim import SGD, Adam
 import atomo
 from atomo.errors import ConfigError
 from atomo.hooks.attachment import HookAttachment
-from atomo.hooks.hook_config import HookConfig
-from atomo.hooks.resolve_options import config_of
+from atomo.hooks.options.hook_config import HookConfig
+from atomo.hooks.options.resolve import config_of
 from atomo.options.recipes import RECIPES
 
 SPELLED = "1: dgc(ratio=0.063); 2: dgc(ratio=0.015); 3: dgc(ratio=0.004); 4: dgc"

@@ -18,7 +18,7 @@ import atomo
 from atomo.codecs import CODECS, Law, make_codec
 from atomo.config.settings import Settings
 from atomo.errors import ConfigError
-from atomo.hooks.hook_config import HookConfig
+from atomo.hooks.options.hook_config import HookConfig
 from atomo.memory import check_fits, make_memory
 
 SHAPE = (64, 48)

@@ -12,9 +12,9 @@ from typing_extensions import Unpack
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.hooks.attachment import HookAttachment, warn_of_nothing
-from atomo.hooks.option_checks import check_accelerator
-from atomo.hooks.options import HookOptions, takes_options
-from atomo.hooks.resolve_options import config_of
+from atomo.hooks.options.checks import check_accelerator
+from atomo.hooks.options.hook_options import HookOptions, takes_options
+from atomo.hooks.options.resolve import config_of
 from atomo.hooks.states.rank_files import exists, load_ranks, save_rank
 
 __all__ = ["accelerate_hook", "attach_to", "check_distributed", "load_folder", "save_folder"]

@@ -13,13 +13,13 @@ from torch.optim import Optimizer
 from atomo.errors import ConfigError
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.ddp import ADVICE, averaged_by, hook_of
-from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.momentum_transfer import (
     as_optimizers,
     inner_optimizer,
     move_momentum,
 )
-from atomo.hooks.option_checks import check_timeout
+from atomo.hooks.options.checks import check_timeout
+from atomo.hooks.options.hook_config import HookConfig
 
 __all__ = ["HookAttachment", "warn_of_nothing"]
 

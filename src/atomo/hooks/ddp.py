@@ -23,19 +23,19 @@ from atomo.exchange.collectives.torch_distributed import TorchCollective
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
-from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.hooks.optimizers.adam import warn_of_adam
 from atomo.hooks.optimizers.momentum_transfer import as_optimizers, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
 from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
-from atomo.hooks.option_checks import (
+from atomo.hooks.options.checks import (
     check_group,
     check_model,
     check_scaler,
     check_timeout,
 )
-from atomo.hooks.options import HookOptions, takes_options
-from atomo.hooks.resolve_options import config_of
+from atomo.hooks.options.hook_config import HookConfig, make_exchange
+from atomo.hooks.options.hook_options import HookOptions, takes_options
+from atomo.hooks.options.resolve import config_of
 from atomo.hooks.states.bucket_layout import BucketLayout
 
 __all__ = ["ADVICE", "Hook", "averaged_by", "ddp_hook", "hook_of"]

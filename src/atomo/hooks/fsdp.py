@@ -19,13 +19,13 @@ from atomo.exchange.collectives.torch_distributed import TorchCollective
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.ddp import ADVICE
-from atomo.hooks.hook_config import make_exchange
 from atomo.hooks.optimizers.momentum_transfer import as_optimizers, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
 from atomo.hooks.optimizers.weight_decay import local
-from atomo.hooks.option_checks import check_sharded
-from atomo.hooks.options import FSDPHookOptions, takes_options
-from atomo.hooks.resolve_options import config_of
+from atomo.hooks.options.checks import check_sharded
+from atomo.hooks.options.hook_config import make_exchange
+from atomo.hooks.options.hook_options import FSDPHookOptions, takes_options
+from atomo.hooks.options.resolve import config_of
 from atomo.hooks.sharding.fsdp_checks import check_config, check_meshes, sharded_parameters
 from atomo.hooks.sharding.fsdp_shards import cut_up, sharded_modules, shards_of
 from atomo.hooks.sharding.sharded import ShardedExchange

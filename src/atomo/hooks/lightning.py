@@ -13,9 +13,9 @@ from atomo.core.distribution import install_command
 from atomo.errors import ConfigError
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.attachment import HookAttachment, warn_of_nothing
-from atomo.hooks.option_checks import check_callback
-from atomo.hooks.options import HookOptions, takes_options
-from atomo.hooks.resolve_options import config_of
+from atomo.hooks.options.checks import check_callback
+from atomo.hooks.options.hook_options import HookOptions, takes_options
+from atomo.hooks.options.resolve import config_of
 
 __all__ = ["lightning_callback", "package"]
 

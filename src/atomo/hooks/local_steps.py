@@ -22,8 +22,8 @@ from atomo.hooks.local.optimizer import LocalStepsOptimizer
 from atomo.hooks.local.silence import stop_averaging
 from atomo.hooks.optimizer import AveragedOptimizer, stepped_by
 from atomo.hooks.optimizers.joined import JoinedOptimizers
-from atomo.hooks.option_checks import check_group
-from atomo.hooks.options import LOCAL_DEFAULTS, LocalStepsOptions, takes_options
+from atomo.hooks.options.checks import check_group
+from atomo.hooks.options.hook_options import LOCAL_DEFAULTS, LocalStepsOptions, takes_options
 
 __all__ = ["local_steps"]
 

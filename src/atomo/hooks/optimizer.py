@@ -17,20 +17,20 @@ from atomo.fusion import plan
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
-from atomo.hooks.hook_config import make_exchange
 from atomo.hooks.job import join_job
 from atomo.hooks.optimizers.adam import PlainStep, move_adam
 from atomo.hooks.optimizers.momentum_transfer import inner_optimizer, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
 from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
-from atomo.hooks.option_checks import (
+from atomo.hooks.options.checks import (
     check_bucket_mb,
     check_optimizer,
     check_scaler,
 )
-from atomo.hooks.options import OptimizerOptions, takes_options
+from atomo.hooks.options.hook_config import make_exchange
+from atomo.hooks.options.hook_options import OptimizerOptions, takes_options
+from atomo.hooks.options.resolve import config_of
 from atomo.hooks.replicas import replicate
-from atomo.hooks.resolve_options import config_of
 from atomo.options.grouping import megabytes
 
 __all__ = ["JOB_TIMEOUT_S", "AveragedOptimizer", "stepped_by", "wrap_optimizer"]

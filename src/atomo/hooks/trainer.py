@@ -10,9 +10,9 @@ from atomo.codecs import Codec
 from atomo.errors import CheckpointError
 from atomo.hooks.accelerate import attach_to, load_folder, save_folder
 from atomo.hooks.attachment import HookAttachment
-from atomo.hooks.option_checks import check_trainer
-from atomo.hooks.options import HookOptions, takes_options
-from atomo.hooks.resolve_options import config_of
+from atomo.hooks.options.checks import check_trainer
+from atomo.hooks.options.hook_options import HookOptions, takes_options
+from atomo.hooks.options.resolve import config_of
 
 __all__ = ["folder_of", "resumed_from", "trainer_hook"]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from atomo.codecs import make_codec
 from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.adapter.chunks import Chunk, Codecs, bucket_of, flat_gradient
-from atomo.hooks.hook_config import HookConfig, make_exchange
+from atomo.hooks.options.hook_config import HookConfig, make_exchange
 from atomo.kernels.peaks import INFINITY
 from atomo.transports import network
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten
 from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.adapter.averager import Averager
 from atomo.hooks.adapter.chunks import Chunk, flat_gradient
-from atomo.hooks.hook_config import HookConfig, make_exchange
+from atomo.hooks.options.hook_config import HookConfig, make_exchange
 from atomo.transports import network
 
 assert backends.TRITON  # which has Triton interpret

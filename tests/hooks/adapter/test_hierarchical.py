@@ -22,7 +22,7 @@ from atomo.exchange.collectives.intra_host_group import split_hosts
 from atomo.hooks.adapter.averager import Averager
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
-from atomo.hooks.hook_config import HookConfig, make_exchange
+from atomo.hooks.options.hook_config import HookConfig, make_exchange
 from atomo.hooks.states.rank_files import load_ranks, save_rank
 from atomo.options.hierarchy import canonical_hierarchy
 from atomo.transports import network

@@ -13,7 +13,7 @@ from atomo.exchange.reductions.allgather import AnnouncedAllgather
 from atomo.hooks.adapter.averager import Averager
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.code_spec import parse_code
-from atomo.hooks.hook_config import HookConfig, make_exchange
+from atomo.hooks.options.hook_config import HookConfig, make_exchange
 from atomo.transports import network
 
 RANKS = 3

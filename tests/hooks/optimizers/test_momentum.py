@@ -16,9 +16,9 @@ from torch.optim.lr_scheduler import OneCycleLR
 import atomo
 from atomo.errors import CheckpointError, ConfigError
 from atomo.hooks.attachment import HookAttachment
-from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.momentum_transfer import inner_optimizer, move_momentum, transfers
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
+from atomo.hooks.options.hook_config import HookConfig
 
 HEAVY = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
 TO_OPTIMIZER = "give momentum to the optimizer, as in SGD"

@@ -14,9 +14,9 @@ from torch.optim.lr_scheduler import StepLR
 import atomo
 from atomo.errors import CheckpointError, ConfigError
 from atomo.exchange.collectives.direct import Direct
-from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
+from atomo.hooks.options.hook_config import HookConfig
 from atomo.training.optim.noise_damping import Damping
 from atomo.transports import network as memory_network
 

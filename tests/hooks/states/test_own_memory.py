@@ -14,8 +14,8 @@ from torch.optim import SGD
 import atomo
 from atomo.errors import ConfigError
 from atomo.hooks.attachment import HookAttachment
-from atomo.hooks.hook_config import HookConfig
-from atomo.hooks.resolve_options import config_of
+from atomo.hooks.options.hook_config import HookConfig
+from atomo.hooks.options.resolve import config_of
 from atomo.memory import Memory, canonical_memory, make_memory
 
 SPECS = [

@@ -15,8 +15,8 @@ from atomo.hooks.accelerate import check_distributed
 from atomo.hooks.attachment import warn_of_nothing
 from atomo.hooks.local.attachment import LocalStepsAttachment
 from atomo.hooks.local.files import load_replica, save_replica
-from atomo.hooks.option_checks import check_accelerator
-from atomo.hooks.options import LOCAL_DEFAULTS, LocalStepsOptions, takes_options
+from atomo.hooks.options.checks import check_accelerator
+from atomo.hooks.options.hook_options import LOCAL_DEFAULTS, LocalStepsOptions, takes_options
 
 __all__ = ["accelerate_local_steps"]
 

@@ -19,7 +19,7 @@ from atomo.hooks.local.replica import LocalReplica
 from atomo.hooks.local.silence import stop_averaging
 from atomo.hooks.optimizer import stepped_by
 from atomo.hooks.optimizers.momentum_transfer import inner_optimizer
-from atomo.hooks.options import LocalStepsOptions
+from atomo.hooks.options.hook_options import LocalStepsOptions
 
 __all__ = ["LocalStepsAttachment"]
 

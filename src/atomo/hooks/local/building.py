@@ -14,11 +14,11 @@ from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.outer.anchor import Anchor
 from atomo.hooks.adapter.fragments import FragmentExchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
-from atomo.hooks.hook_config import HookConfig, make_exchange
 from atomo.hooks.local.config import LocalConfig
 from atomo.hooks.local.replica import LocalReplica
 from atomo.hooks.optimizer import grouped, stepped_by
 from atomo.hooks.optimizers.weight_decay import local
+from atomo.hooks.options.hook_config import HookConfig, make_exchange
 from atomo.hooks.replicas import replicate_tensors
 from atomo.hooks.sharding.fsdp_checks import check_config, check_meshes, sharded_parameters
 from atomo.memory import NoMemory

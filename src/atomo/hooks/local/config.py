@@ -10,11 +10,16 @@ from atomo.core.names import described, resolve
 from atomo.errors import ConfigError
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.outer.rotation import DCT
-from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizer import JOB_TIMEOUT_S
-from atomo.hooks.option_checks import check_bucket_mb
-from atomo.hooks.options import DEFAULTS, LOCAL_DEFAULTS, LocalStepsOptions, RoundOptions
-from atomo.hooks.resolve_options import config_of
+from atomo.hooks.options.checks import check_bucket_mb
+from atomo.hooks.options.hook_config import HookConfig
+from atomo.hooks.options.hook_options import (
+    DEFAULTS,
+    LOCAL_DEFAULTS,
+    LocalStepsOptions,
+    RoundOptions,
+)
+from atomo.hooks.options.resolve import config_of
 from atomo.memory import NoMemory, applies_momentum, check_no_momentum, memory_without_momentum
 from atomo.options.fragments import Fragments, count_fragments
 from atomo.options.local_recipes import INNER, LOCAL_RECIPES

@@ -10,8 +10,8 @@ from atomo.codecs import Codec
 from atomo.hooks.attachment import warn_of_nothing
 from atomo.hooks.lightning import package
 from atomo.hooks.local.attachment import LocalStepsAttachment
-from atomo.hooks.option_checks import check_callback
-from atomo.hooks.options import LOCAL_DEFAULTS, LocalStepsOptions, takes_options
+from atomo.hooks.options.checks import check_callback
+from atomo.hooks.options.hook_options import LOCAL_DEFAULTS, LocalStepsOptions, takes_options
 
 __all__ = ["lightning_local_steps"]
 

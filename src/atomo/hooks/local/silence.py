@@ -5,7 +5,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from atomo.hooks.option_checks import check_model
+from atomo.hooks.options.checks import check_model
 
 __all__ = ["stop_averaging"]
 

@@ -9,8 +9,8 @@ from atomo.codecs import Codec
 from atomo.hooks.attachment import warn_of_nothing
 from atomo.hooks.local.attachment import LocalStepsAttachment
 from atomo.hooks.local.files import load_replica, save_replica
-from atomo.hooks.option_checks import check_trainer
-from atomo.hooks.options import LOCAL_DEFAULTS, LocalStepsOptions, takes_options
+from atomo.hooks.options.checks import check_trainer
+from atomo.hooks.options.hook_options import LOCAL_DEFAULTS, LocalStepsOptions, takes_options
 from atomo.hooks.trainer import folder_of, resumed_from
 
 __all__ = ["trainer_local_steps"]

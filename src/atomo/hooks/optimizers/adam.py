@@ -11,8 +11,8 @@ from torch.optim import Adam, AdamW, Optimizer
 
 from atomo.config.resolve_codec import AUTO_CODEC, required_memory
 from atomo.errors import ConfigError
-from atomo.hooks.hook_config import GATHERS, HookConfig
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
+from atomo.hooks.options.hook_config import GATHERS, HookConfig
 from atomo.memory import EfficientAdam, Memory, kind_of, make_memory
 
 __all__ = ["PlainStep", "move_adam", "warn_of_adam"]

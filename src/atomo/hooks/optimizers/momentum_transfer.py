@@ -11,9 +11,9 @@ from torch.optim import SGD, Optimizer
 
 from atomo.errors import CheckpointError, ConfigError
 from atomo.hooks.adapter.exchange import Exchange
-from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
-from atomo.hooks.resolve_options import check_recipe
+from atomo.hooks.options.hook_config import HookConfig
+from atomo.hooks.options.resolve import check_recipe
 from atomo.hooks.states.own_memory import check_same
 from atomo.memory import Memory, kind_of
 from atomo.memory.momentum import Momentum

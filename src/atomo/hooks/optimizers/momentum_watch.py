@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from atomo.hooks.hook_config import HookConfig
+from atomo.hooks.options.hook_config import HookConfig
 
 __all__ = ["MomentumWatch"]
 

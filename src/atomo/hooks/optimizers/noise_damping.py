@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 from atomo.errors import ConfigError
-from atomo.hooks.hook_config import HookConfig
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
+from atomo.hooks.options.hook_config import HookConfig
 
 __all__ = ["damp", "release", "resolve_damping"]
 

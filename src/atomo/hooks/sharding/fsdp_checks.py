@@ -8,7 +8,7 @@ from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from atomo.errors import ConfigError
-from atomo.hooks.hook_config import HookConfig
+from atomo.hooks.options.hook_config import HookConfig
 from atomo.memory import make_memory
 
 __all__ = ["check_config", "check_meshes", "sharded_parameters"]

@@ -11,7 +11,12 @@ from torch.optim import SGD
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.hooks.options import DEFAULTS, LOCAL_DEFAULTS, FSDPHookOptions, OptimizerOptions
+from atomo.hooks.options.hook_options import (
+    DEFAULTS,
+    LOCAL_DEFAULTS,
+    FSDPHookOptions,
+    OptimizerOptions,
+)
 from atomo.memory import Residual
 
 TYPES = get_type_hints(atomo.HookOptions)
@@ -27,7 +32,7 @@ MISSING = {
     "fsdp_hook": {"hierarchical", "noise_damping"},
     "wrap_optimizer": {"momentum", "nesterov"},
 }
-PAGE = Path(__file__).parents[2] / "docs" / "ddp.md"
+PAGE = Path(__file__).parents[3] / "docs" / "ddp.md"
 
 
 @pytest.mark.parametrize("name", OWN)

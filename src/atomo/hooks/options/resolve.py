@@ -8,9 +8,9 @@ from atomo.core.names import resolve
 from atomo.errors import ConfigError
 from atomo.hooks.adapter.chunks import DensePolicy
 from atomo.hooks.code_spec import parse_code
-from atomo.hooks.hook_config import HookConfig
-from atomo.hooks.option_checks import check_options, host_rule
-from atomo.hooks.options import DEFAULTS, CommonOptions, HookOptions, RoundOptions
+from atomo.hooks.options.checks import check_options, host_rule
+from atomo.hooks.options.hook_config import HookConfig
+from atomo.hooks.options.hook_options import DEFAULTS, CommonOptions, HookOptions, RoundOptions
 from atomo.hooks.states.own_memory import momentum_of
 from atomo.options.recipes import RECIPES
 from atomo.options.schedule import phases, warm_up_schedule

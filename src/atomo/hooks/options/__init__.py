@@ -1,0 +1,1 @@
+"""Options of hooks: names, defaults and checks, and the configuration that they make."""

@@ -17,7 +17,7 @@ from torch.optim import SGD
 
 import atomo
 from atomo.errors import ConfigError
-from atomo.hooks import option_checks as checks
+from atomo.hooks.options import checks
 from atomo.hooks.options.hook_options import DEFAULTS
 from atomo.options.compression import Compression
 

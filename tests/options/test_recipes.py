@@ -8,6 +8,8 @@ from atomo.codecs import CODECS, make_codec
 from atomo.config.settings import Settings
 from atomo.core.arguments import parse_arguments, to_arguments
 from atomo.errors import ConfigError
+from atomo.options.local_recipes import LOCAL_RECIPES, RUN_RECIPES
+from atomo.options.outer import parse_outer
 from atomo.options.recipes import RECIPES
 
 
@@ -15,11 +17,24 @@ def read(*words: str) -> Settings:
     return parse_arguments(Settings, words, "train", "", Settings.from_recipe).resolved()
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RUN_RECIPES)
 def test_every_recipe_is_settings_that_a_rank_reads_back(name):
     chosen = read(f"--recipe={name}")
     assert not chosen.recipe
     assert read(*to_arguments(chosen)) == chosen
+
+
+@pytest.mark.parametrize("name", LOCAL_RECIPES)
+def test_a_recipe_of_local_steps_has_the_same_method_in_runs(name):
+    if name in ("demo", "sparta"):  # which need parts that only `atomo.local_steps` has
+        with pytest.raises(ConfigError, match=f"recipe must be .*, got '{name}'|unknown recipe"):
+            read(f"--recipe={name}")
+        return
+    chosen, local = read(f"--recipe={name}"), LOCAL_RECIPES[name].settings
+    assert (chosen.code, chosen.optimizer) == (str(make_codec(local["code"])), local["optimizer"])
+    assert chosen.outer == str(parse_outer(local["outer"]))
+    assert chosen.has_local_steps
+    assert read(f"--recipe={name}", "--local-steps=1", "--lr=0.1").lr == 0.1
 
 
 def test_every_published_codec_has_a_recipe():

@@ -12,12 +12,13 @@ from atomo.options.rates import RATES, SCHEDULES, parse_milestones
 from atomo.options.weight_sync import AUTO_DOWNLINK, WEIGHTS, canonical_downlink, downlink_name
 
 __all__ = [
-    "ANYWAY", "CHOICES", "CPU", "MPI_AUTO", "check_folders", "check_hosts", "check_precision",
-    "check_schedule", "check_update", "master_down", "wants_gpu",
+    "ADAMS", "ANYWAY", "CHOICES", "CPU", "MPI_AUTO", "check_folders", "check_hosts",
+    "check_precision", "check_schedule", "check_update", "master_down", "wants_gpu",
 ]  # fmt: skip
 
 ANYWAY: Final = "anyway"
 """`--resume` that continues in the folder of the run, with other settings than before."""
+ADAMS: Final = ("adam", "adamw")
 PRECISIONS: Final = ("fp32", "bf16", "fp16")
 CPU: Final = "cpu"
 GPU: Final = "gpu"
@@ -78,11 +79,11 @@ def check_update(optimizer: str, clip_grad: float, memory: str) -> None:
     that need plain gradients.
     """
     makes_update = kind_of(memory).makes_update
-    if makes_update and optimizer.lower() != "adam":
+    if makes_update and optimizer.lower() not in ADAMS:
         raise ConfigError(
             f"--memory {memory} has workers send Adam's update in place of their gradients, and "
-            f"--optimizer {optimizer} steps by gradients; give --optimizer adam, or leave --memory "
-            "out"
+            f"--optimizer {optimizer} steps by gradients; give --optimizer adam or adamw, or leave "
+            "--memory out"
         )
     if clip_grad and makes_update:
         raise ConfigError(

@@ -40,9 +40,9 @@ class RunOptions:
     test_batch_size: int = option(1000, "batch size of the evaluator")
     epochs: int = option(10, "number of passes over the training data")
     max_steps: int = option(1_000_000, "maximum number of steps, if --epochs do not end before")
-    optimizer: str = option("sgd", "optimizer: sgd or adam")
+    optimizer: str = option("sgd", "optimizer: sgd, adam, adamw, muon (adamw for vectors)")
     lr: float | None = option(
-        None, "learning rate; empty: 0.02; with adam 0.001; with majority-vote codecs 0.0001"
+        None, "learning rate; empty: sgd 0.02, others 0.001; with majority-vote codecs 0.0001"
     )
     momentum: float = option(0.9, "momentum of sgd; higher => past gradients count longer")
     nesterov: bool = option(False, "use Nesterov momentum: yes or no")

@@ -35,9 +35,9 @@ from atomo.memory import (
 from atomo.options.compression import Compression
 from atomo.options.grouping import Grouping, grouping, megabytes
 from atomo.options.hierarchy import canonical_hierarchy
+from atomo.options.local_recipes import RUN_RECIPES
 from atomo.options.local_steps import LocalOptions, longest_round
 from atomo.options.rates import RATES
-from atomo.options.recipes import RECIPES
 from atomo.options.schedule import phases
 
 __all__ = ["Settings", "wants_gpu"]
@@ -82,8 +82,8 @@ class Settings(RunOptions):
         """
         if not recipe:
             return cls(**settings)
-        name = resolve("recipe", recipe, RECIPES)
-        return cls(**override_recipe(RECIPES[name].settings, settings))
+        name = resolve("recipe", recipe, RUN_RECIPES)
+        return cls(**override_recipe(RUN_RECIPES[name].settings, settings))
 
     def resolved(self) -> "Settings":
         """Returns the same run with every name in its canonical form and every default filled in,
@@ -128,7 +128,7 @@ class Settings(RunOptions):
             return self.memory
         # Only gradients can be clipped, and differences of weights have no momentum to correct.
         plain = self.clip_grad or self.has_local_steps
-        optimizer = PLAIN if plain else self.optimizer
+        optimizer = "adam" if self.optimizer.lower() in checks.ADAMS and not plain else PLAIN
         momentum = 0.0 if self.has_local_steps else self.momentum_of_sgd
         memory = required_memory(codecs, self.comm_type, momentum, optimizer)
         return memory_without_momentum(memory) if self.has_local_steps else memory

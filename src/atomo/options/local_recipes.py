@@ -6,11 +6,11 @@ of the inner optimizer are those of the papers' language models.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from atomo.options.recipes import Recipe, recipe
+from atomo.options.recipes import RECIPES, Recipe, recipe
 
-__all__ = ["INNER", "LOCAL_RECIPES"]
+__all__ = ["INNER", "LOCAL_RECIPES", "RUN_RECIPES"]
 
 NESTEROV: Final = "sgd(lr=0.7, momentum=0.9, nesterov=yes)"
 MEAN: Final = "sgd(lr=1)"
@@ -93,3 +93,31 @@ LOCAL_RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         ),
     }
 )
+
+# Settings that runs have beside those of `atomo.local_steps`, or in place of them.
+OF_RUNS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "diloco": MappingProxyType({"clip_grad": 1.0}),
+        # A master sends the anchor of the whole model.
+        "streaming-diloco": MappingProxyType({"clip_grad": 1.0, "comm_type": "Allgather"}),
+        "sparseloco": MappingProxyType({"clip_grad": 1.0}),
+        # Vectors and the last layer have the rate of the matrices, whose steps are as long as
+        # Adam's: the published rate is one of shorter steps.
+        "muloco": MappingProxyType({"lr": 4e-3}),
+        # A run counts epochs where `atomo.local_steps` counts steps.
+        "post-local": MappingProxyType({"local_steps": "0: 1; 5: 30"}),
+    }
+)
+
+
+def of_run(name: str) -> Recipe:
+    """Returns a recipe of local steps with the settings of `atomo train`."""
+    local = LOCAL_RECIPES[name]
+    settings = {**local.settings, **OF_RUNS[name]}
+    return recipe(local.paper, **settings | {"local_steps": str(settings["local_steps"])})
+
+
+RUN_RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
+    {**RECIPES, **{name: of_run(name) for name in OF_RUNS}}
+)
+"""The recipes of `atomo train`. DeMo and SPARTA need parts that only `atomo.local_steps` has."""

@@ -19,7 +19,9 @@ __all__ = [
     "warm_up_factor",
 ]  # fmt: skip
 
-RATES: Final[Mapping[str, float]] = MappingProxyType({"sgd": 0.02, "adam": 0.001})
+RATES: Final[Mapping[str, float]] = MappingProxyType(
+    {"sgd": 0.02, "adam": 0.001, "adamw": 0.001, "muon": 0.001}
+)
 """The default learning rate of each optimizer."""
 VOTES_RATE: Final = 0.0001
 """The default of codecs that vote: every weight moves by it at every step."""

@@ -1,7 +1,7 @@
 """The job: the common state of all ranks of a run, computed from the settings."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -176,6 +176,20 @@ class Job:
     def rate(self) -> LearningRate:
         """The learning rate of each step."""
         return LearningRate(self.settings, self.steps_per_epoch, self.last_step)
+
+    @cached_property
+    def matrices(self) -> Mapping[str, int]:
+        """Parameters that Muon orthogonalises, with their numbers of rows: matrices and filters,
+        except embeddings and the last layer.
+        """
+        tables = {
+            id(module.weight)
+            for module in self.model.modules()
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        }
+        large = {n: p for n, p in self.model.named_parameters() if p.dim() > 1}
+        inner = [*large.items()][:-1]
+        return {name: len(p) for name, p in inner if id(p) not in tables}
 
     @property
     def timeout_s(self) -> float:

@@ -33,7 +33,7 @@ from atomo.training.loop.local_steps import LocalSteps
 from atomo.training.loop.worker_state import restore, worker_state
 from atomo.training.optim.noise_damping import Damping, without_damping
 from atomo.training.optim.one_thread import on_one_thread
-from atomo.training.optim.optimizer import FlatOptimizer
+from atomo.training.optim.round_optimizer import make_flat_optimizer
 from atomo.training.optim.weight_average import without_average
 from atomo.training.step.forward_backward import ForwardBackward
 from atomo.transports import Transport
@@ -88,9 +88,7 @@ class TrainingReplica:
         rows = self.exchange.rows
         self._passes = ForwardBackward(job, self._rank + 1, device, self._push, rows=rows)
         leads = self._rank == 0  # and writes the checkpoints
-        self._optimizer = FlatOptimizer(
-            self._passes.weights, job.buckets, job.settings, job.rate, leads
-        )
+        self._optimizer = make_flat_optimizer(self._passes.weights, job, averages=leads)
         self._damping = Damping()
         self._local = LocalSteps(self._optimizer, job.buckets)
         self._anchored: AnchoredExchange | None = None  # from the first local step on

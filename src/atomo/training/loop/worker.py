@@ -19,8 +19,7 @@ from atomo.training.job.events import DONE
 from atomo.training.job.job import Job
 from atomo.training.loop.local_steps import LocalSteps
 from atomo.training.loop.worker_state import restore, worker_state
-from atomo.training.optim.optimizer import FlatOptimizer
-from atomo.training.optim.round_optimizer import make_optimizer
+from atomo.training.optim.round_optimizer import make_flat_optimizer, make_optimizer
 from atomo.training.records.worker_lines import WorkerLines
 from atomo.training.step.forward_backward import ForwardBackward
 from atomo.training.step.row_gradients import row_gradients
@@ -66,7 +65,7 @@ class Worker:
         job, weights = self._job, self._passes.weights
         if not job.settings.has_local_steps:
             return None
-        own = FlatOptimizer(weights, job.buckets, job.settings, job.rate, averages=False)
+        own = make_flat_optimizer(weights, job, averages=False)
         return LocalSteps(own, job.buckets)
 
     def _make_client(self, threads: int) -> Client:

@@ -5,6 +5,7 @@ parameter, in a few large operations. Checkpoints have the state by parameter na
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, final
 
 import torch
@@ -18,13 +19,25 @@ from atomo.memory import kind_of
 from atomo.training.checkpoints.schema import check_tensor
 from atomo.training.optim.learning_rate import LearningRate
 from atomo.training.optim.one_thread import on_one_thread
-from atomo.training.optim.update_rules import COUNT, Adam, Sgd, UpdateRule
+from atomo.training.optim.update_rules import COUNT, Adam, Muon, Sgd, UpdateRule
 from atomo.training.optim.weight_average import AVERAGE, WeightAverage
-from atomo.training.optim.weight_decay import DecayMomentum, PlainDecay, decayed_spans
+from atomo.training.optim.weight_decay import (
+    DecayMomentum,
+    DecoupledDecay,
+    PlainDecay,
+    decayed_spans,
+)
 
 __all__ = ["FlatOptimizer"]
 
-KINDS: Final = {"sgd": {"momentum_buffer"}, "adam": {COUNT, "exp_avg", "exp_avg_sq"}}
+MOMENTS: Final = {COUNT, "exp_avg", "exp_avg_sq"}
+KINDS: Final = {
+    "sgd": {"momentum_buffer"},
+    "adam": MOMENTS,
+    "adamw": MOMENTS,
+    "muon": MOMENTS | {"momentum_buffer"},
+}
+DECOUPLED: Final = ("adamw", "muon")
 EPSILON: Final = 1e-6  # of `clip_grad_norm_`
 DECAY: Final = "decay_momentum"  # in a state
 
@@ -40,6 +53,7 @@ class FlatOptimizer:
         settings: Settings,
         rate: LearningRate,
         averages: bool = True,
+        matrices: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Creates an optimizer before its first step.
 
@@ -48,13 +62,15 @@ class FlatOptimizer:
             buckets: the position of each parameter.
             settings: of the run.
             rate: the learning rate of each step.
+            matrices: the parameters that Muon orthogonalises, with their numbers of rows.
             averages: True to compute the average of `--ema-decay`, on ranks that write checkpoints.
         """
         self.weights = weights
         self.gradient = torch.zeros_like(weights)
         self._buckets = buckets
         self._settings, self._rate = settings, rate
-        self._rule = build(settings)
+        self._rule = build(settings, buckets, matrices)
+        self._decoupled = decoupled_decay(weights, settings, buckets)
         self._decay = decay_momentum(weights, settings, buckets)
         self._apart = decay_of_some(weights, settings, buckets)
         decay = settings.ema_decay if averages else 0.0
@@ -77,7 +93,10 @@ class FlatOptimizer:
             self._apart.add_to(self.gradient)
         if self._decay is not None:
             self._decay.add_to(self.gradient)
-        self._rule.step(self.weights, self.gradient, factor * self.learning_rate(step))
+        rate = factor * self.learning_rate(step)
+        if self._decoupled is not None:
+            self._decoupled.step(rate)
+        self._rule.step(self.weights, self.gradient, rate)
         if self._average is not None:
             self._average.update()
 
@@ -142,7 +161,7 @@ class FlatOptimizer:
             )
 
 
-def build(settings: Settings) -> UpdateRule:
+def build(settings: Settings, buckets: Sequence[Bucket], matrices: Mapping[str, int]) -> UpdateRule:
     """Returns the update rule of the settings."""
     s = settings
     decay = s.weight_decay if s.decay_norms and not has_decay_momentum(s) else 0.0
@@ -150,12 +169,39 @@ def build(settings: Settings) -> UpdateRule:
         return Sgd(momentum=0.0, nesterov=False, weight_decay=decay)
     if s.optimizer == "adam":
         return Adam(weight_decay=decay)
+    if s.optimizer == "adamw":
+        return Adam(weight_decay=0.0)
+    if s.optimizer == "muon":
+        return Muon(*divide(buckets, matrices))
     apart = kind_of(s.memory).has_momentum  # the workers have already applied momentum
     return Sgd(
         momentum=0.0 if apart else s.momentum,
         nesterov=s.nesterov and not apart,
         weight_decay=decay,
     )
+
+
+def divide(
+    buckets: Sequence[Bucket], matrices: Mapping[str, int]
+) -> tuple[list[tuple[slice, int]], list[slice]]:
+    """Returns the positions of matrices, with their numbers of rows, and those of the rest."""
+    places = {
+        slot.name: slice(bucket.offset + slot.start, bucket.offset + slot.stop)
+        for bucket in buckets
+        for slot in bucket.slots
+    }
+    own = [(place, matrices[name]) for name, place in places.items() if name in matrices]
+    return own, [place for name, place in places.items() if name not in matrices]
+
+
+def decoupled_decay(
+    weights: Float[Tensor, " n"], settings: Settings, buckets: Sequence[Bucket]
+) -> DecoupledDecay | None:
+    """Returns the weight decay if it is beside the steps; else None."""
+    s = settings
+    if not s.weight_decay or s.optimizer not in DECOUPLED or kind_of(s.memory).makes_update:
+        return None
+    return DecoupledDecay(weights, s.weight_decay, decayed_spans(buckets, s.decay_norms))
 
 
 def clip(gradient: Float[Tensor, " n"], max_norm: float) -> None:
@@ -171,7 +217,8 @@ def decay_of_some(
 ) -> PlainDecay | None:
     """Returns the weight decay if only some parameters have it; else None."""
     s = settings
-    if s.decay_norms or not s.weight_decay or has_decay_momentum(s):
+    beside = s.optimizer in DECOUPLED and not kind_of(s.memory).makes_update
+    if s.decay_norms or not s.weight_decay or has_decay_momentum(s) or beside:
         return None
     return PlainDecay(weights, s.weight_decay, decayed_spans(buckets, s.decay_norms))
 

@@ -13,7 +13,7 @@ from atomo.training.checkpoints.schema import OUTER, check_tensor, without_round
 from atomo.training.job.job import Job
 from atomo.training.optim.optimizer import FlatOptimizer
 
-__all__ = ["MOMENTUM", "RoundOptimizer", "make_optimizer"]
+__all__ = ["MOMENTUM", "RoundOptimizer", "make_flat_optimizer", "make_optimizer"]
 
 MOMENTUM: Final = OUTER + "momentum/"  # in a state: the outer momentum of a parameter
 
@@ -34,7 +34,7 @@ class RoundOptimizer:
             averages: as of `FlatOptimizer`.
         """
         self._job, self.weights = job, weights
-        self._inner = FlatOptimizer(weights, job.buckets, job.settings, job.rate, averages)
+        self._inner = make_flat_optimizer(weights, job, averages=averages)
         self.gradient = self._inner.gradient
         self._outer = outer_sgd(job.settings.outer)
         self._momentum = torch.zeros_like(weights) if self._outer.momentum else None
@@ -85,4 +85,12 @@ def make_optimizer(
     """Returns the optimizer of a master, or of a worker that repeats the master's steps."""
     if job.settings.has_local_steps:
         return RoundOptimizer(weights, job, averages=averages)
-    return FlatOptimizer(weights, job.buckets, job.settings, job.rate, averages)
+    return make_flat_optimizer(weights, job, averages=averages)
+
+
+def make_flat_optimizer(
+    weights: Float[Tensor, " n"], job: Job, *, averages: bool = True
+) -> FlatOptimizer:
+    """Returns the optimizer of the settings of a run."""
+    layout = weights, job.buckets, job.settings, job.rate
+    return FlatOptimizer(*layout, averages=averages, matrices=job.matrices)

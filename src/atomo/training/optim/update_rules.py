@@ -1,18 +1,20 @@
-"""PyTorch's SGD and Adam on one flat tensor, by the functions that its optimizer classes call.
+"""PyTorch's SGD, Adam and Muon on one flat tensor, by the functions that its optimizers call.
 
 The first step of any `torch.optim.Optimizer` imports PyTorch's compiler, which takes as long as the
 import of PyTorch itself. The functions do not import it, and give the same bits.
 """
 
+from collections.abc import Sequence
 from typing import Final, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim._muon import muon
 from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
-__all__ = ["COUNT", "Adam", "Sgd", "UpdateRule"]
+__all__ = ["COUNT", "Adam", "Muon", "Sgd", "UpdateRule"]
 
 COUNT: Final = "step"  # a single number; all other states have an entry for each weight
 
@@ -23,6 +25,8 @@ PIECE: Final = 1 << 18
 BETA_1: Final = 0.9  # PyTorch's defaults
 BETA_2: Final = 0.999
 EPSILON: Final = 1e-8
+MUON_MOMENTUM: Final = 0.95
+NEWTON_SCHULZ: Final = (3.4445, -4.7750, 2.0315)
 
 
 @runtime_checkable
@@ -82,30 +86,93 @@ class Adam:
     def step(
         self, weights: Float[Tensor, " n"], gradient: Float[Tensor, " n"], rate: float
     ) -> None:
+        self.state = self.state or zero_moments(weights)
+        moments = self.state["exp_avg"], self.state["exp_avg_sq"]
+        parts = [pieces(tensor) for tensor in (weights, gradient, *moments)]
+        step_adam(parts, self.state[COUNT], rate, self._weight_decay)
+
+
+@final
+class Muon:
+    """Muon for matrices, and Adam for the rest (Jordan et al. 2024, as in `torch.optim.Muon`).
+
+    The length of a matrix's step is that of Adam's (Liu et al. 2025, arXiv:2502.16982), so that
+    both have one learning rate.
+    """
+
+    def __init__(self, matrices: Sequence[tuple[slice, int]], rest: Sequence[slice]) -> None:
+        """Makes a rule before its first step.
+
+        Args:
+            matrices: the positions of matrices, with their numbers of rows.
+            rest: the positions of all other parameters.
+        """
+        self.state: dict[str, Tensor] = {}
+        self._matrices, self._rest = matrices, rest
+
+    @torch.no_grad()
+    def step(
+        self, weights: Float[Tensor, " n"], gradient: Float[Tensor, " n"], rate: float
+    ) -> None:
         if not self.state:
-            self.state = {
-                COUNT: torch.tensor(0.0),
-                "exp_avg": torch.zeros_like(weights),
-                "exp_avg_sq": torch.zeros_like(weights),
-            }
-        parts, count = pieces(weights), self.state[COUNT]
-        counts = [count.clone() for _ in parts]
-        count += 1
-        adam(
-            parts,
-            pieces(gradient),
-            pieces(self.state["exp_avg"]),
-            pieces(self.state["exp_avg_sq"]),
-            [],
-            counts,
+            self.state = zero_moments(weights) | {"momentum_buffer": torch.zeros_like(weights)}
+        moments = self.state["exp_avg"], self.state["exp_avg_sq"]
+        parts = [[t[place] for place in self._rest] for t in (weights, gradient, *moments)]
+        step_adam(parts, self.state[COUNT], rate, 0.0)
+        buffer = self.state["momentum_buffer"]
+        muon(
+            *([t[place].view(rows, -1) for place, rows in self._matrices]
+              for t in (weights, gradient, buffer)),
             lr=rate,
-            beta1=BETA_1,
-            beta2=BETA_2,
-            eps=EPSILON,
-            weight_decay=self._weight_decay,
-            amsgrad=False,
-            maximize=False,
-        )
+            weight_decay=0.0,
+            momentum=MUON_MOMENTUM,
+            nesterov=True,
+            ns_coefficients=NEWTON_SCHULZ,
+            ns_steps=5,
+            eps=1e-7,
+            adjust_lr_fn="match_rms_adamw",
+            has_complex=False,
+        )  # fmt: skip
+
+
+def zero_moments(weights: Float[Tensor, " n"]) -> dict[str, Tensor]:
+    """Returns the state of Adam before its first step."""
+    return {
+        COUNT: torch.tensor(0.0),
+        "exp_avg": torch.zeros_like(weights),
+        "exp_avg_sq": torch.zeros_like(weights),
+    }
+
+
+def step_adam(
+    parts: Sequence[list[Tensor]], count: Tensor, rate: float, weight_decay: float
+) -> None:
+    """Takes a step of Adam.
+
+    Args:
+        parts: the views of weights, of gradients, and of both moments.
+        count: the number of steps, which increases by 1.
+        rate: the learning rate.
+        weight_decay: the decay that is added to the gradient.
+    """
+    weights, gradients, first, second = parts
+    counts = [count.clone() for _ in weights]
+    count += 1
+    adam(
+        weights,
+        gradients,
+        first,
+        second,
+        [],
+        counts,
+        lr=rate,
+        beta1=BETA_1,
+        beta2=BETA_2,
+        eps=EPSILON,
+        weight_decay=weight_decay,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 def pieces(tensor: Float[Tensor, " n"]) -> list[Tensor]:

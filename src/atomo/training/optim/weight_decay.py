@@ -16,7 +16,7 @@ from torch import Tensor
 
 from atomo.fusion import Bucket
 
-__all__ = ["DecayMomentum", "PlainDecay", "decayed_spans"]
+__all__ = ["DecayMomentum", "DecoupledDecay", "PlainDecay", "decayed_spans"]
 
 
 def decayed_spans(buckets: Sequence[Bucket], norms: bool) -> tuple[slice, ...]:
@@ -48,6 +48,23 @@ class PlainDecay:
         """Adds the decay of one step, in place."""
         for span in self._spans:
             gradient[span].add_(self._weights[span], alpha=self._decay)
+
+
+@final
+class DecoupledDecay:
+    """Weight decay of AdamW and Muon: p - lr wd p, beside the step.
+
+    Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019.
+    """
+
+    def __init__(self, weights: Float[Tensor, " n"], decay: float, spans: Sequence[slice]) -> None:
+        self._weights, self._decay, self._spans = weights, decay, spans
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """Shrinks the weights before a step with this learning rate."""
+        for span in self._spans:
+            self._weights[span].mul_(1 - rate * self._decay)
 
 
 @final

@@ -32,7 +32,7 @@ from atomo.planning.probe import (
 )
 from atomo.planning.probe.pass_profile import Push
 from atomo.training.job.job import Job
-from atomo.training.optim.optimizer import FlatOptimizer
+from atomo.training.optim.round_optimizer import make_flat_optimizer
 from atomo.training.plans.allowance import TimeLeft
 from atomo.training.step.forward_backward import ForwardBackward
 from atomo.transports import Transport
@@ -73,7 +73,7 @@ class JobDryRun:
         self._push: Push = lambda bucket, flat: None
         self._passes = ForwardBackward(copy, max(1, worker), device, self._take)
         self.model, weights = self._passes.model, self._passes.weights.clone()
-        self._optimizer = FlatOptimizer(weights, job.buckets, settings, job.rate, averages=False)
+        self._optimizer = make_flat_optimizer(weights, job, averages=False)
 
     def run(self, step: int, push: Push) -> None:
         """Runs the passes of a step: batch, loss, gradients."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from atomo.codecs import Law
+from atomo.config.checks import ADAMS
 from atomo.config.comm_rules import own_memory
 from atomo.config.settings import Settings
 from atomo.memory import Momentum, MomentumCorrection, NoMemory, Residual, kind_of
@@ -63,7 +64,7 @@ def averaged_twice(s: Settings) -> bool:
     an exception: their paper votes on an average.
     """
     votes = any(codec.votes for codec in s.codecs)
-    return kind_of(s.memory) is Momentum and s.optimizer == "adam" and not votes
+    return kind_of(s.memory) is Momentum and s.optimizer in ADAMS and not votes
 
 
 def blind_feedback(s: Settings) -> bool:
@@ -83,7 +84,7 @@ def blind_feedback_with_adam(s: Settings) -> bool:
     """Applies to Adam after such a memory: Adam divides by the size of the gradient, so that the
     sum of many gradients moves a weight by a single step.
     """
-    return blind_feedback(s) and s.optimizer == "adam" and not kind_of(s.memory).makes_update
+    return blind_feedback(s) and s.optimizer in ADAMS and not kind_of(s.memory).makes_update
 
 
 def few_entries_with_adam(s: Settings) -> bool:
@@ -93,7 +94,7 @@ def few_entries_with_adam(s: Settings) -> bool:
     few = any(
         getattr(codec, "ratio", 1.0) < FEW and not codec.amplifies_noise for codec in s.codecs
     )
-    return s.memory == NoMemory.id and s.optimizer == "adam" and few
+    return s.memory == NoMemory.id and s.optimizer in ADAMS and few
 
 
 def momentum_after_feedback(s: Settings) -> bool:

@@ -37,6 +37,7 @@ GROUPS = {
         "hooks/test_frameworks.py",
         "hooks/test_fsdp.py",
         "hooks/test_leaving.py",
+        "hooks/test_local_frameworks.py",
         "transports/test_torch_distributed.py",
     ),
     "files": ("repository/test_imports.py",),  # each file is parsed once
@@ -55,6 +56,8 @@ collect_ignore = [
     "hooks/doors.py",
     "hooks/forks.py",
     "hooks/fsdp_ranks.py",
+    "hooks/local_frameworks.py",
+    "hooks/local_fsdp.py",
     "hooks/resuming.py",
     "transports/mpi_ranks.py",
     "transports/torch_ranks.py",

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, Final
 
 from atomo_cluster.ec2.aws.client import Aws
-from atomo_cluster.ec2.aws.policy import OPTIONAL
+from atomo_cluster.ec2.aws.policy import AWS_ENDS, OPTIONAL
 from atomo_cluster.ec2.aws.policy_scope import Statement
 from atomo_cluster.errors import CloudError
 
@@ -40,7 +40,11 @@ class Permission:
 
 
 def permissions(
-    aws: Aws, arn: str, policy: Mapping[str, Any], max_usd: float | None = None
+    aws: Aws,
+    arn: str,
+    policy: Mapping[str, Any],
+    max_usd: float | None = None,
+    ends_needed: bool = False,
 ) -> list[Permission]:
     """Checks each action of a policy. Without access to the simulator, DryRun checks some.
 
@@ -49,8 +53,10 @@ def permissions(
         arn: the identity, as STS names it.
         policy: the least policy of the user.
         max_usd: the limit of the settings, for which prices must be known.
+        ends_needed: True if a launch fails where it cannot schedule ends by AWS.
     """
     optional = {name for name in OPTIONAL if max_usd is None or name != PRICES}
+    optional |= set() if ends_needed else set(AWS_ENDS)
     statements: list[Statement] = policy["Statement"]
     try:
         source = principal(aws, arn)

@@ -13,6 +13,7 @@ from atomo_cluster.ec2.aws.tags import HOURS, IMAGE, ClusterTags
 from atomo_cluster.ec2.settings.terms import BAKED, LATEST
 
 __all__ = [
+    "AWS_ENDS",
     "COMMANDS",
     "EVERYWHERE",
     "OPTIONAL",

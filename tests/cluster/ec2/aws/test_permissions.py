@@ -27,6 +27,9 @@ def test_what_is_lacking_is_named_and_the_code_says_whether_it_is_needed(ec2, cl
     assert "lacks    pricing:GetProducts" in done.out
     assert "not needed" in done.out
     assert ec2("iam", "--check", "--max-usd", "9").code == 12  # which takes prices
+    cloud.denied = {"scheduler:CreateSchedule", "iam:PassRole"}
+    assert ec2("iam", "--check").code == 0  # `launch` goes on without ends by AWS
+    assert ec2("iam", "--check", "--aws-end", "yes").code == 12
     # One that may be done in some circumstances, and not in all that there are.
     cloud.denied = {"ec2:RunInstances", "ec2:CreateTags ImportKeyPair"}
     done = ec2("iam", "--check", "--json")

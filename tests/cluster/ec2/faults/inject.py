@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[3]))
@@ -45,7 +45,6 @@ from cluster.ec2.support.cloud import (
     Cloud,
     Forward,
     Reply,
-    everything,
     refusal,
     refusal_of_scheduler,
 )
@@ -152,10 +151,20 @@ def once(words: dict[str, str], forward: Forward) -> Reply | None:
     return given.get(words["ClientToken"]) if words.get("ClientToken") else None
 
 
-def outcome(ec2: Ec2, cloud: Cloud, folder: Path, neighbours: Neighbours, case: Case) -> Outcome:
-    """Runs a command with a fault and returns the outcome. The account is ready for the command."""
+def outcome(
+    ec2: Ec2,
+    cloud: Cloud,
+    folder: Path,
+    neighbours: Neighbours,
+    case: Case,
+    costing_before: frozenset[str] | None = None,
+) -> Outcome:
+    """Runs a command with a fault and returns the outcome. The account is ready for the command.
+
+    Resources that cost before are looked for, unless they are given.
+    """
     tried = COMMANDS[case.command]
-    before = costing(cloud)
+    before = costing(cloud) if costing_before is None else costing_before
     cloud.acts.clear()
     cloud.on(case.call, lambda *_: None, times=case.occurrence - 1)
     cloud.on(case.call, fault(case))  # type: ignore[arg-type]
@@ -199,7 +208,14 @@ def costing(cloud: Cloud) -> frozenset[str]:
     baked = {one["ImageId"] for one in client.describe_images(Filters=ours)["Images"]}
     baked |= {one["SnapshotId"] for one in client.describe_snapshots(Filters=ours)["Snapshots"]
               if named_in(one) not in baked}  # fmt: skip
-    return frozenset(everything(cloud)["instances"] | elsewhere | loose | baked)
+    return frozenset(living_instances(client) | elsewhere | loose | baked)
+
+
+def living_instances(client: Any) -> set[str]:
+    """Returns the instances that have not ended."""
+    batches = client.describe_instances()["Reservations"]
+    return {one["InstanceId"] for batch in batches for one in batch["Instances"]
+            if one["State"]["Name"] != "terminated"}  # fmt: skip
 
 
 def every(
@@ -208,11 +224,12 @@ def every(
     """Yields the outcome of every fault in a command."""
     found = cases(ec2, cloud, folder, command, each)
     neighbours = ready(ec2, cloud, folder, command)
+    before = costing(cloud)
     with saved(cloud, folder) as state:
         for case in found:
             if COMMANDS[command].changes:
                 state.restore()
-            yield case, outcome(ec2, cloud, folder, neighbours, case)
+            yield case, outcome(ec2, cloud, folder, neighbours, case, before)
 
 
 def run(names: list[str], keep: Path | None, each: bool) -> list[tuple[Case, Outcome]]:

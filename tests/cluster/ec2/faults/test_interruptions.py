@@ -3,10 +3,12 @@ cost, and the command that finishes; it ends with 130, or with 14 if a roll-back
 """
 
 import re
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from itertools import count
 
 import pytest
 from cluster.ec2.faults.rig import patches, ready
+from cluster.ec2.faults.saved import saved
 from cluster.ec2.support.cloud import everything
 
 from atomo_cluster.ec2.aws.client import Aws
@@ -24,16 +26,18 @@ class Interruption:
 
     @contextmanager
     def applied(self):
-        guarded = Aws._guarded
+        guarded, numbers = Aws._guarded, count()
 
         def cut(aws, action, call, arguments):
-            number, self.calls = self.calls, self.calls + 1
+            number = next(numbers)  # some calls are made by threads
+            self.calls = number + 1
             if number == self.at and not self.after:
                 raise KeyboardInterrupt
-            answer = guarded(aws, action, call, arguments)
-            if number == self.at:
-                raise KeyboardInterrupt
-            return answer
+            try:
+                return guarded(aws, action, call, arguments)
+            finally:  # also of a call that AWS refuses
+                if number == self.at:
+                    raise KeyboardInterrupt
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Aws, "_guarded", cut)
@@ -44,14 +48,22 @@ class Interruption:
 def interrupted(ec2, cloud, folder):
     """Returns a function that interrupts a command, and one that counts its moments."""
     (folder / "cluster.yaml").unlink()
+    states = {}
+
+    def prepare(use):
+        if use in states:
+            states[use].restore()
+        else:
+            ready(ec2, cloud, folder, use)
+            states[use] = stack.enter_context(saved(cloud, folder))
 
     def run(use, words, at=None, after=False):
-        ready(ec2, cloud, folder, use)
+        prepare(use)
         with Interruption(at, after).applied() as seen:
             done = ec2(*words)
         return done, seen.calls
 
-    with patches(folder):
+    with patches(folder), ExitStack() as stack:
         yield run
 
 

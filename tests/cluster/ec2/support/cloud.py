@@ -28,7 +28,7 @@ from cluster.ec2.support.iam_policy import Policy, Request, decision
 # After `save` a copy of the process serves; `restore` ends it for another copy of the same moment,
 # `drop` for the process that was saved.
 SERVER = """
-import logging, os, socketserver, sys, threading
+import gc, logging, os, socketserver, sys, threading
 from moto import backends
 from moto.ec2.models import amis
 from moto.moto_server.werkzeug_app import (
@@ -68,6 +68,7 @@ for line in iter(sys.stdin.readline, ""):
         os._exit(DROP)
     server.shutdown()
     thread.join()
+    gc.freeze()  # or each copy copies all pages at its first collection
     code = end_of_copy()
     if code not in (None, DROP):
         os._exit(code)

@@ -14,7 +14,7 @@ from atomo_cluster.ec2.aws.policy_scope import PolicyScope, scope_of
 from atomo_cluster.ec2.commands.planning.policy_size import MANAGED, compact, parts, size
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.places.end_role import end_role_commands
-from atomo_cluster.ec2.settings.terms import split_commas
+from atomo_cluster.ec2.settings.terms import YES, split_commas
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 from atomo_cluster.names import nearest
 
@@ -195,7 +195,10 @@ def check(run: Run) -> int:
     arn = run.options.identity or caller_arn(run)
     scope = scope_of(run.given, arn)
     aws = run.accepted()[0].aws
-    results = permissions(aws, arn, policy(scope, commands(run, scope)), scope.cluster.max_usd)
+    results = permissions(
+        aws, arn, policy(scope, commands(run, scope)), scope.cluster.max_usd,
+        ends_needed=scope.cluster.aws_end == YES,
+    )  # fmt: skip
     counts = {
         word: sum(permission.verdict == word for permission in results)
         for word in (ALLOWED, LACKS, UNKNOWN)

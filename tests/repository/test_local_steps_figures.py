@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from atomo.planning.local_price import MEASURED
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -72,3 +74,11 @@ def test_the_page_has_the_tables_of_the_records(figures: Any) -> None:
     page = (ROOT / "docs" / "local-steps.md").read_text()
     for name, table in figures.tables(study):
         assert f"<!-- {name} -->\n{table}<!-- end of {name} -->" in page, name
+
+
+def test_explain_has_the_price_of_the_records(figures: Any) -> None:
+    study = figures.Study(ROOT / "benchmarks" / "records")
+    (base,) = study.loss("characters", "DDP", 512)
+    for every, percent in MEASURED.items():
+        (loss,) = study.loss("characters", f"ours {every} sgd", 512)
+        assert percent == round(100 * (loss / base - 1), 1)

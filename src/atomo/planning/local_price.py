@@ -44,8 +44,8 @@ PUBLISHED: Final[Mapping[int, tuple[float, float, float]]] = MappingProxyType(
 )
 """Percent for 2, 4 and 8 replicas, by parameters; 30 steps in a round."""
 PUBLISHED_EVERY: Final = 30
-MEASURED: Final[Mapping[int, tuple[float, str]]] = MappingProxyType({32: (27.3, "lloydmax")})
-"""Percent and codec by steps in a round: characters, 826,208 parameters, 4 replicas, AdamW, the
+MEASURED: Final[Mapping[int, float]] = MappingProxyType({8: 12.3, 32: 24.8})
+"""Percent by steps in a round: characters, 826,208 parameters, 4 replicas, AdamW, uncompressed, the
 first 512 steps of a training.
 """
 MEASURED_PARAMETERS: Final = 826_208
@@ -55,9 +55,8 @@ MEASURED_REPLICAS: Final = 4
 def prices_near(parameters: int, replicas: int, every: int) -> list[Price]:
     """Returns the price of our own study and the published price that are nearest in kind."""
     steps = min(MEASURED, key=lambda steps: ratio(steps, every))
-    percent, code = MEASURED[steps]
-    source = f"{code}, 512 steps on characters, measured with Atomo"
-    measured = Price(MEASURED_PARAMETERS, MEASURED_REPLICAS, steps, percent, source)
+    source = "uncompressed, 512 steps on characters, measured with Atomo"
+    measured = Price(MEASURED_PARAMETERS, MEASURED_REPLICAS, steps, MEASURED[steps], source)
     size = min(PUBLISHED, key=lambda size: ratio(size, max(1, parameters)))
     column = min(range(len(REPLICAS)), key=lambda column: ratio(REPLICAS[column], replicas))
     percent = PUBLISHED[size][column]

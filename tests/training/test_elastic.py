@@ -154,7 +154,7 @@ def test_a_spare_joins_at_the_anchor_before_a_round(optimizer, tmp_path, monkeyp
     events = trained(tmp_path, {}, {2: 5}, **common, **options)
     assert events[-1] == Ended(18, "done")
     notes = [event.text for event in events if isinstance(event, Caution)]
-    assert any("rank 3, a spare, takes part" in note for note in notes)
+    assert "rank 3, a spare, takes part from round 3 on" in notes
     lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
     rounds = [line for line in lines if line["round"]]
     assert [(line["workers"], line["images_lost"]) for line in rounds][:2] == [(3, 0), (2, 24)]

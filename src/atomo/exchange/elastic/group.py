@@ -38,7 +38,13 @@ class ElasticGroup:
     """One rank's view of the group."""
 
     def __init__(
-        self, transport: Transport, workers: int, min_workers: int, images: int, timeout_s: float
+        self,
+        transport: Transport,
+        workers: int,
+        min_workers: int,
+        images: int,
+        timeout_s: float,
+        unit: str = "step",
     ) -> None:
         """Creates a group without losses.
 
@@ -48,7 +54,9 @@ class ElasticGroup:
             min_workers: smallest number of living ranks, spares included.
             images: images of each step, divided among its members.
             timeout_s: the longest wait for a member.
+            unit: the name of a step in messages: "round" with local steps.
         """
+        self._unit = unit
         self.transport = EpochTransport(transport, range(workers), timeout_s)
         """The members' transport."""
         self.sample_split = SampleSplit(images, self.members)
@@ -229,7 +237,7 @@ class ElasticGroup:
         return verdict
 
     def _apply(self, verdict: Verdict) -> None:
-        self._notes += membership_notes(self.members, verdict, self._slots.count)
+        self._notes += membership_notes(self.members, verdict, self._slots.count, self._unit)
         self.transport.advance_epoch(verdict.members)
         self._set_members(verdict)
 

@@ -74,16 +74,19 @@ def fill_slots(verdict: Verdict, slots: int) -> Verdict:
     return replace(verdict, members=tuple(members), waiting=verdict.waiting[free:])
 
 
-def membership_notes(before: Sequence[int], verdict: Verdict, slots: int) -> Iterator[str]:
+def membership_notes(
+    before: Sequence[int], verdict: Verdict, slots: int, unit: str = "step"
+) -> Iterator[str]:
     """Yields a message for each rank that died or joined.
 
     Args:
         before: the members before the verdict.
         verdict: the verdict.
         slots: slots of the job.
+        unit: the name of what verdicts count: "step", or "round" with local steps.
     """
     survivors, joined = {*before} & {*verdict.members}, {*verdict.members} - {*before}
-    from_then_on = f"from step {verdict.first_step} on"
+    from_then_on = f"from {unit} {verdict.first_step} on"
     for count, rank in enumerate(sorted({*before} - survivors), 1):
         # Spares replace the dead in the order of their ranks.
         replaced = slots - len(before) + count <= len(joined) + len(verdict.waiting)

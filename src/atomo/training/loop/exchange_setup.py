@@ -79,7 +79,9 @@ def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
     survives = survives_worker_loss(s.comm_type, s.hierarchical)
     if not (repeats and may_change and survives):
         return None
-    return ElasticGroup(transport, job.workers, s.least_workers, job.images_of_step, s.timeout)
+    unit = "round" if s.has_local_steps else "step"
+    limits = s.least_workers, job.images_of_step, s.timeout
+    return ElasticGroup(transport, job.workers, *limits, unit)
 
 
 def averages_senders(job: Job) -> bool:

@@ -19,7 +19,7 @@ __all__ = [
     "INSTANCE_PROFILE",
     "POLICY",
     "PROFILE",
-    "ROLE",
+    "ROLE_QUERY",
     "call_ignoring",
     "find_hosts_profile",
     "has_part",
@@ -36,7 +36,7 @@ DENIED: Final = ("AccessDenied", "AccessDeniedException", "OptInRequired")
 POLICY: Final = "atomo"
 Query = tuple[str, str, str]  # a call, the key of its answer, and the argument of the name
 INSTANCE_PROFILE: Final = ("iam.get_instance_profile", "InstanceProfile", "InstanceProfileName")
-ROLE: Final = ("iam.get_role", "Role", "RoleName")
+ROLE_QUERY: Final = ("iam.get_role", "Role", "RoleName")
 
 
 def hosts_name(owned: ClusterTags, region: str) -> str:
@@ -81,7 +81,7 @@ def is_denied(error: CloudError) -> bool:
 
 def profile_exists(aws: Aws, name: str, tag_values: Mapping[str, str]) -> bool:
     """True if a profile or a role of this name has these tags."""
-    parts = (tags_of_part(aws, query, name) for query in (INSTANCE_PROFILE, ROLE))
+    parts = (tags_of_part(aws, query, name) for query in (INSTANCE_PROFILE, ROLE_QUERY))
     return any(tags is not None and has_tags(tags, tag_values) for tags in parts)
 
 

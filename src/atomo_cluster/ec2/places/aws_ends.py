@@ -31,11 +31,11 @@ __all__ = [
     "PRICE",
     "EndFailure",
     "UnseenEndsError",
+    "create_schedules",
     "end_lines",
     "hosts_without_ends",
     "remove_ends",
     "remove_group",
-    "schedule_ends",
     "set_ends",
 ]
 
@@ -83,7 +83,9 @@ def set_ends(
     return None
 
 
-def schedule_ends(aws: Aws, cluster: Cluster, owned: ClusterTags, hosts: Sequence[Instance]) -> str:
+def create_schedules(
+    aws: Aws, cluster: Cluster, owned: ClusterTags, hosts: Sequence[Instance]
+) -> str:
     """Schedules the ends of further hosts with the role that the launch has found.
 
     Returns the error; empty for none. Hosts of unknown fuse have none.

@@ -16,7 +16,7 @@ from atomo_cluster.ec2.aws.profiles import (
     INSTANCE_PROFILE,
     POLICY,
     PROFILE,
-    ROLE,
+    ROLE_QUERY,
     call_ignoring,
     has_part,
     hosts_name,
@@ -90,7 +90,7 @@ def make_role(
         return name
 
     try:
-        make_or_adopt(make, lambda: name if has_part(aws, owned, ROLE, name) else None)
+        make_or_adopt(make, lambda: name if has_part(aws, owned, ROLE_QUERY, name) else None)
     except CloudError as error:
         if error.code not in GONE:
             raise

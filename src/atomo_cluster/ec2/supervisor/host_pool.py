@@ -21,7 +21,7 @@ from atomo_cluster.ec2.launch.lock import launch_lock
 from atomo_cluster.ec2.launch.plan import Plan, make_plan
 from atomo_cluster.ec2.launch.replacements import one_each, with_replacements
 from atomo_cluster.ec2.money.costs import Bill
-from atomo_cluster.ec2.places.aws_ends import schedule_ends
+from atomo_cluster.ec2.places.aws_ends import create_schedules
 from atomo_cluster.ec2.supervisor.accounts import Accounts
 from atomo_cluster.ec2.supervisor.background import Background, in_thread
 from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of, to_host
@@ -165,7 +165,7 @@ class HostPool:
         self.hosts = self._launch_some(plan)
         self._accounts.record(self.hosts, now)  # one may end, and AWS not say so for long
         fresh = [host for host in self.hosts if host.id not in before]
-        if error := schedule_ends(run.aws, run.cluster, run.owned, fresh):
+        if error := create_schedules(run.aws, run.cluster, run.owned, fresh):
             run.warn(f"{words(fresh)}: without an end by AWS, beside their fuses: {error}")
         self._setup = self._background(lambda: self._set_up({host.id for host in fresh}))
         return [host.id for host in fresh]

@@ -87,7 +87,7 @@ def test_the_policy_knows_every_command():
 
 @pytest.mark.slow
 def test_a_look_into_all_regions_takes_the_policy_that_is_printed_for_it(rig, ec2, gate):
-    """That of `status` is bound to the regions of the settings."""
+    """Checks a policy that `status` alone, bound to the regions of the settings, does not have."""
     use = Tried(("status", "--all-regions"))
     rig(use)
     with gate.only(printed(ec2, "--for", "status --all-regions")):

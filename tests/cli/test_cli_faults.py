@@ -28,10 +28,10 @@ Worker._take_step = planted
 MASTER = """
 from atomo.training.loop.master import Master
 original = Master._take_step
-def planted(self, step):
-    if step == 3:
+def planted(self, round_):
+    if round_.last == 3:
         {fault}
-    return original(self, step)
+    return original(self, round_)
 Master._take_step = planted
 """
 REPLICA = """

@@ -27,7 +27,7 @@ def test_every_recipe_is_settings_that_a_rank_reads_back(name):
 @pytest.mark.parametrize("name", LOCAL_RECIPES)
 def test_a_recipe_of_local_steps_has_the_same_method_in_runs(name):
     if name in ("demo", "sparta"):  # which need parts that only `atomo.local_steps` has
-        with pytest.raises(ConfigError, match=f"recipe must be .*, got '{name}'|unknown recipe"):
+        with pytest.raises(ConfigError, match=rf"recipe '{name}' is not for runs"):
             read(f"--recipe={name}")
         return
     chosen, local = read(f"--recipe={name}"), LOCAL_RECIPES[name].settings
@@ -93,6 +93,8 @@ def test_what_belongs_to_a_recipes_codec_goes_with_it(words, code, schedule, mem
 
 
 def test_an_unknown_recipe_gets_the_nearest():
+    with pytest.raises(ConfigError, match=r"'Sparta' is not for runs.*recipe='sparta'"):
+        Settings.from_recipe("Sparta")
     with pytest.raises(ConfigError, match=r"unknown recipe 'dgs'; did you mean 'dgc'\?"):
         read("--recipe=dgs")
     with pytest.raises(ConfigError, match=r"Settings\.from_recipe"):

@@ -35,7 +35,7 @@ from atomo.memory import (
 from atomo.options.compression import Compression
 from atomo.options.grouping import Grouping, grouping, megabytes
 from atomo.options.hierarchy import canonical_hierarchy
-from atomo.options.local_recipes import RUN_RECIPES
+from atomo.options.local_recipes import run_recipe
 from atomo.options.local_steps import LocalOptions, longest_round
 from atomo.options.rates import RATES
 from atomo.options.schedule import phases
@@ -82,8 +82,8 @@ class Settings(RunOptions):
         """
         if not recipe:
             return cls(**settings)
-        name = resolve("recipe", recipe, RUN_RECIPES)
-        return cls(**override_recipe(RUN_RECIPES[name].settings, settings))
+        settings_of_recipe = run_recipe(recipe).settings
+        return cls(**override_recipe(settings_of_recipe, settings))
 
     def resolved(self) -> "Settings":
         """Returns the same run with every name in its canonical form and every default filled in,

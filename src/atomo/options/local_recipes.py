@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from atomo.core.names import find_spelling, resolve
+from atomo.errors import ConfigError
 from atomo.options.recipes import RECIPES, Recipe, recipe
 
-__all__ = ["INNER", "LOCAL_RECIPES", "RUN_RECIPES"]
+__all__ = ["INNER", "LOCAL_RECIPES", "RUN_RECIPES", "run_recipe"]
 
 NESTEROV: Final = "sgd(lr=0.7, momentum=0.9, nesterov=yes)"
 MEAN: Final = "sgd(lr=1)"
@@ -121,3 +123,17 @@ RUN_RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
     {**RECIPES, **{name: of_run(name) for name in OF_RUNS}}
 )
 """The recipes of `atomo train`. DeMo and SPARTA need parts that only `atomo.local_steps` has."""
+
+
+def run_recipe(name: str) -> Recipe:
+    """Returns the recipe of a run with this name.
+
+    Raises:
+        ConfigError: no recipe has this name, or only `atomo.local_steps` has it.
+    """
+    if not find_spelling(name, RUN_RECIPES) and find_spelling(name, LOCAL_RECIPES):
+        raise ConfigError(
+            f"recipe {name!r} is not for runs: its steps are those of "
+            f"atomo.local_steps(model, optimizer, recipe={name.lower()!r})"
+        )
+    return RUN_RECIPES[resolve("recipe", name, RUN_RECIPES)]

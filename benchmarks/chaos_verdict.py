@@ -1,10 +1,11 @@
 """Comparison of a training with injected faults with a training without faults."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from chaos_calm import Calm, ended
 from chaos_faults import FAULTS
@@ -135,16 +136,22 @@ def outside(span: tuple[float, float], done: Sequence[Done]) -> list[tuple[float
     return [*parts, (min(since, span[1]), span[1])]
 
 
+def due_steps(lines: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Returns the numbers that lines of metrics must have: with a master, a line has a round."""
+    rounds = bool(lines) and lines[0]["step"] > 1
+    return [*accumulate(line["round_steps"] if rounds else 1 for line in lines)]
+
+
 def broken(training: Training, limit_s: float) -> list[str]:
     """Returns inconsistencies in the folder of a run, and remaining processes."""
     lines = training.metrics()
-    steps, problems = [int(line["step"]) for line in lines], []
-    if steps != [*range(1, len(steps) + 1)]:
-        problems.append("metrics.jsonl does not have every step once")
+    steps, problems = [int(line["step"]) for line in lines], list[str]()
+    if steps != due_steps(lines):
+        problems.append("metrics.jsonl does not have every step or round once")
     if lacking := unequal(lines):
         problems.append(f"gradients are not accounted for at steps {lacking[:5]}")
-    if not steps or latest(training.folder) != len(steps):
-        problems.append(f"the last checkpoint is not that of step {len(steps)}")
+    if not steps or latest(training.folder) != steps[-1]:
+        problems.append(f"the last checkpoint is not that of step {max(steps, default=0)}")
     end = time.monotonic() + limit_s
     while training.ranks() and time.monotonic() < end:
         time.sleep(POLL_S)

@@ -140,9 +140,10 @@ def test_dgc_has_the_published_settings_of_its_sampler():
     whole = DGC(ratio=0.01, sample_ratio=1.0)
     low = whole.sampled_threshold(WholeSearch(gradient, None), seeded())
     assert low == int(gradient.abs().sort(descending=True).values.view(torch.int32)[1999])
-    scattered = DGC(strided_sample=False).places(100_000, 1000, seeded())
+    scattered = DGC(strided_sample=False).places(100_000, 1000, seeded(), torch.device("cpu"))
     assert len(scattered) == 1000
-    assert scattered.diff().unique().numel() > 900
+    assert scattered.equal(scattered.sort().values)
+    assert scattered.diff().unique().numel() > 100
     # With a threshold far too high, entries found depend on how often it may be lowered.
     high = int(torch.tensor([100.0]).view(torch.int32))
     search = WholeSearch(gradient, None)

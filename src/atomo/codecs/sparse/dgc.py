@@ -27,6 +27,7 @@ from atomo.codecs.settings import Inner
 from atomo.codecs.sparse.payload import count_for
 from atomo.codecs.sparse.search import Search
 from atomo.codecs.sparse.selector import SCOPES, Selector
+from atomo.core.devices import to_device
 from atomo.errors import ConfigError
 from atomo.kernels import selection as select
 
@@ -129,22 +130,25 @@ class DGC(Selector):
         n = len(search)
         share = max(self.ratio, self.wanted(n) / n)
         fewest = math.ceil(min(2 / share, n))  # which may be infinite
-        places = self.places(n, max(math.ceil(self.sample_ratio * n), fewest), generator)
-        sampled = search.magnitudes(places.to(search.device))
+        samples = max(math.ceil(self.sample_ratio * n), fewest)
+        sampled = search.magnitudes(self.places(n, samples, generator, search.device))
         return select.kth_largest(sampled, math.ceil(len(sampled) * share))[0]
 
-    def places(self, n: int, samples: int, generator: torch.Generator) -> Int64[torch.Tensor, " m"]:
-        """Returns the indices of the sample among `n` entries."""
-        device = generator.device
+    def places(
+        self, n: int, samples: int, generator: torch.Generator, device: torch.device
+    ) -> Int64[torch.Tensor, " m"]:
+        """Returns the increasing indices of the sample among `n` entries."""
         if samples >= n:
             return torch.arange(n, device=device)
+        home = generator.device
         if not self.strided_sample:
-            return torch.randint(n, (samples,), generator=generator, device=device)
+            drawn = torch.randint(n, (samples,), generator=generator, device=home)
+            return to_device(drawn.sort().values, device)
         # One more than a multiple of 32, as published: layers often have rows of 32 k entries, and
         # a stride with a factor in common would sample some of their columns only.
         stride = math.ceil(n / samples / 32) * 32 + 1
         # A start after the end would sample nothing.
-        start = int(torch.randint(min(stride, n), (), generator=generator, device=device))
+        start = int(torch.randint(min(stride, n), (), generator=generator, device=home))
         return torch.arange(start, n, stride, device=device)
 
     def adapt(

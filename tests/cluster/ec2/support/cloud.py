@@ -60,7 +60,8 @@ def end_of_copy():
             return code
 
 thread = serve()
-print("port", server.server_address[1], flush=True)
+answers, sys.stdout = sys.stdout, sys.stderr  # moto prints when a service is not one of its own
+print("port", server.server_address[1], file=answers, flush=True)
 for line in iter(sys.stdin.readline, ""):
     if line.strip() == "restore":
         os._exit(RESTORE)
@@ -73,7 +74,7 @@ for line in iter(sys.stdin.readline, ""):
     if code not in (None, DROP):
         os._exit(code)
     thread = serve()
-    print("serves", flush=True)
+    print("serves", file=answers, flush=True)
 os._exit(0)
 """
 XML = "text/xml"

@@ -2,14 +2,14 @@
 
     python benchmarks/local_steps.py curves --data-dir data    # loss and accuracy by steps
     python benchmarks/local_steps.py times                     # seconds of steps over links
-    python benchmarks/local_steps.py whole                     # one real run over a link
+    python benchmarks/local_steps.py whole                     # real runs to the target
     python benchmarks/local_steps.py figures                   # tables and pictures of the records
 
 Losses do not depend on links, and seconds of a step hardly on weights. So `curves` trains with each
 method, four ranks over the loopback device, and `times` takes a few steps by each method, in turns,
 on four virtual hosts. Seconds to a target are their product: steps to the target times the mean
 seconds of a step, which are local steps and a share of an exchange. `whole` trains to the target
-over a link, evaluations apart, to compare its seconds with the product.
+with and without a limit, evaluations apart, to compare real seconds with products.
 
 Records are lines of JSON in benchmarks/records; runs that are there are not repeated. A link has
 its rate in both directions, and 10 ms one way (delay.py). `times` and `whole` bring a cluster up,
@@ -51,8 +51,7 @@ def main() -> None:
             runs = [run for run in plans if run["world"] == world and options.only in words(run)]
             train(options, RECORDS / "local_steps_curves.jsonl", runs, world)
     else:
-        if options.part == "times":
-            time_steps(options, UNLIMITED, "lo")
+        carry_out(options, UNLIMITED, "lo")
         with cluster():
             over_links(options)
 
@@ -82,10 +81,15 @@ def over_links(options: argparse.Namespace) -> None:
     for rate in options.rates:
         for host in range(1, HOSTS + 1):
             virtual("throttle", "--name", NAME, f"h{host}", rate)
-        if options.part == "times":
-            time_steps(options, rate, DEVICE)
-        else:
-            train(options, RECORDS / "local_steps_whole.jsonl", whole_runs(rate, DEVICE), HOSTS)
+        carry_out(options, rate, DEVICE)
+
+
+def carry_out(options: argparse.Namespace, link: str, interface: str) -> None:
+    """Carries out the timed or the whole runs over a link."""
+    if options.part == "times":
+        time_steps(options, link, interface)
+    else:
+        train(options, RECORDS / "local_steps_whole.jsonl", whole_runs(link, interface), HOSTS)
 
 
 def time_steps(options: argparse.Namespace, link: str, interface: str) -> None:

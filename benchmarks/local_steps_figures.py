@@ -148,6 +148,7 @@ def tables(study: Study) -> Iterator[tuple[str, str]]:
         yield f"seconds of {workload}", seconds_table(study, workload)
         yield f"price of {workload}", price_table(study, workload)
     yield "ResNet-20", photographs_table(study)
+    yield "whole runs", whole_table(study)
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -210,6 +211,22 @@ def photographs_table(study: Study) -> str:
 
 
 TICKS: Final = (10, 20, 50, 100, 200, 500, 1000, 2000)
+
+
+def whole_table(study: Study) -> str:
+    """Returns the real seconds of whole runs beside the products."""
+    heads = ["method", "link", "steps", "seconds of training", "product"]
+    rows = [
+        [
+            run["method"],
+            run["link"],
+            f"{steps_of(run)}",
+            f"{run['train_s']:.0f}",
+            number_text(study.seconds("LeNet", run["link"], run["method"]), "{:.0f}".format),
+        ]
+        for run in study.whole
+    ]
+    return markdown(heads, rows)
 
 
 def draw(study: Study, path: Path) -> None:

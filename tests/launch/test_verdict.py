@@ -11,8 +11,9 @@ from atomo.cli import main
 from atomo.launch import verdict
 from atomo.launch.exit_messages import FAREWELL, WITHOUT_END, lost_after_end_text
 from atomo.launch.jobs.streams import EVENT_MARK
+from atomo.launch.restarts import WORTH
 from atomo.launch.supervisor import Supervisor
-from atomo.launch.verdict import Observations, training_exit_code
+from atomo.launch.verdict import TRANSIENT, Observations, training_exit_code
 from atomo.training.job.events import Ended, Failed, Met, to_json
 
 BEFORE = Observations(
@@ -81,6 +82,15 @@ def test_an_mpirun_that_refuses_its_arguments_is_an_error_of_settings(code, tmp_
     assert exit_code_of([], code, notes, tmp_path) == 2
     (printed,) = notes.notes
     assert f"mpirun ended with exit code {code} before it started a rank" in printed
+
+
+def test_an_mpirun_that_could_not_start_by_chance_is_started_again(tmp_path):
+    source = f"import sys; print({TRANSIENT + '. We cannot'!r}, flush=True); sys.exit(213)"
+    line = [sys.executable, "-S", "-c", source]
+    notes = Notes()
+    assert ended(Supervisor(settings(tmp_path, evaluator="none"), line, notes)) == 5
+    assert notes.notes == [f"{TRANSIENT}. We cannot"]
+    assert 5 in WORTH
 
 
 @pytest.mark.parametrize("code", [1, 137, 255])

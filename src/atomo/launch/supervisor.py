@@ -26,7 +26,7 @@ from atomo.launch.exit_messages import (
 )
 from atomo.launch.jobs.mpirun import evaluator_command
 from atomo.launch.jobs.streams import EVENT_MARK, GRACE_S, Line, Process
-from atomo.launch.verdict import SIGNALLED, Observations, training_exit_code
+from atomo.launch.verdict import SIGNALLED, TRANSIENT, Observations, training_exit_code
 from atomo.training.evaluation.evaluation import Evaluation
 from atomo.training.job.events import Ended, Event, Failed, Fence, Met, Started, from_json
 
@@ -78,6 +78,7 @@ class Supervisor:
         self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
         self._silent: set[str] = set()
         self._complaints: set[str] = set()
+        self._transient = False  # True after an error of mpirun that a new start does not have
         self._interrupts = 0
         self._met = False  # True once all ranks have met
         self._begun = False  # True once the first step may begin
@@ -130,6 +131,7 @@ class Supervisor:
             ended_by_launcher="ranks" in self._ending or self._interrupts > 0,
             overdue=self._overdue,
             mpi_args=self._settings.mpi_args,
+            transient=self._transient,
         )
         code, words = training_exit_code(code, seen)
         if words:
@@ -270,6 +272,7 @@ class Supervisor:
             if complaint in self._complaints:
                 return
             self._complaints.add(complaint)
+        self._transient = self._transient or text.startswith(TRANSIENT)
         self._display.note(text)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:

@@ -25,12 +25,14 @@ from atomo.launch.exit_messages import (
     no_ranks_text,
 )
 
-__all__ = ["SIGNALLED", "Observations", "training_exit_code"]
+__all__ = ["SIGNALLED", "TRANSIENT", "Observations", "training_exit_code"]
 
 SIGNALLED: Final = 128  # exit codes above it are this plus a signal
 # PRRTE's own errors, as 256 minus their numbers: options, host files, slots for ranks, a missing
 # Python. 255 is a daemon that does not report.
 OWN_ERRORS: Final = frozenset({183, *range(200, 255)})
+# PMIx says so, now and then, where several jobs start at once; the same start then succeeds.
+TRANSIENT: Final = "The PMIx server's listener thread failed to start"
 TOO_LARGE: Final = SIGNALLED + signal.SIGXFSZ
 MPI_FILE: Final = 2**24  # bytes; Open MPI's shared memory lies in files of up to this size
 LOSSES: Final = frozenset({TransportError.exit_code, TooFewWorkers.exit_code, CUT_OFF})
@@ -58,6 +60,8 @@ class Observations:
     overdue: bool
     """True if mpirun outlived the run, and was ended for this reason."""
     mpi_args: str
+    transient: bool = False
+    """True if mpirun has reported an error that the same start does not have again."""
 
 
 def training_exit_code(code: int, seen: Observations) -> tuple[int, str]:
@@ -103,6 +107,6 @@ def before_the_ranks(code: int, seen: Observations) -> tuple[int, str] | None:
     if code and not seen.complained and limit is not None and limit < MPI_FILE:
         why = NO_ROOM_FOR_MPI.format(bytes=limit)
         return CheckpointError.exit_code, f"atomo: the ranks did not come up: {why}"
-    if code in OWN_ERRORS and not seen.complained:
+    if code in OWN_ERRORS and not seen.complained and not seen.transient:
         return ConfigError.exit_code, no_ranks_text(code, seen.mpi_args)
     return None

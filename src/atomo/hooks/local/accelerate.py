@@ -57,7 +57,7 @@ def accelerate_local_steps(
     check_prepared(accelerator, model)
     attachment = LocalStepsAttachment(code, options)
     replica = attachment.attach(model, accelerator._optimizers)  # no public attribute has them
-    checkpoints = Checkpoints(attachment, replica.optimizer)
+    checkpoints = AnchorCheckpoints(attachment, replica.optimizer)
     accelerator.register_save_state_pre_hook(checkpoints.save)
     accelerator.register_load_state_pre_hook(checkpoints.load)
     return attachment
@@ -76,7 +76,7 @@ def check_prepared(accelerator: Any, model: object) -> None:
 
 
 @final
-class Checkpoints:
+class AnchorCheckpoints:
     """Hooks of an Accelerator's checkpoints."""
 
     def __init__(self, attachment: LocalStepsAttachment, optimizer: Optimizer) -> None:

@@ -53,7 +53,7 @@ def lightning_local_steps(
 def callback_class(name: str) -> Any:
     """Creates the class of the callback, a subclass of the `Callback` of the package."""
 
-    class LocalSteps(import_module(name).Callback):  # type: ignore[misc]
+    class LocalStepsCallback(import_module(name).Callback):  # type: ignore[misc]
         """Attaches local steps to the model at the beginning of each fit."""
 
         def __init__(self, attachment: LocalStepsAttachment) -> None:
@@ -108,4 +108,4 @@ def callback_class(name: str) -> Any:
             self._gathers = False
             self.attachment.end()
 
-    return LocalSteps
+    return LocalStepsCallback

@@ -53,7 +53,7 @@ def trainer_local_steps(
 def callback_of(attachment: LocalStepsAttachment, trainer: Any) -> Any:
     """Creates the callback that the Trainer calls."""
 
-    class LocalSteps(import_module("transformers").TrainerCallback):  # type: ignore[misc]
+    class LocalStepsCallback(import_module("transformers").TrainerCallback):  # type: ignore[misc]
         """Callback with all events; the Trainer calls every one, so it must be a subclass."""
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **about: Any) -> None:
@@ -79,7 +79,7 @@ def callback_of(attachment: LocalStepsAttachment, trainer: Any) -> Any:
             best = args.load_best_model_at_end and state.best_model_checkpoint is not None
             attachment.end(keep=best)
 
-    return LocalSteps()
+    return LocalStepsCallback()
 
 
 def resume(attachment: LocalStepsAttachment, args: Any, step: int) -> None:

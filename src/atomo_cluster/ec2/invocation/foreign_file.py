@@ -4,16 +4,14 @@ They lack the cluster's tags, and stay and cost when the hosts end. `shutdown` w
 the file keeps it until AWS says that it is gone, or somebody uses it elsewhere.
 """
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from atomo_cluster.ec2.invocation.record_file import read_records, write_records
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.place import Place
-from atomo_cluster.errors import ConfigError
-from atomo_cluster.plain_files import replace_plain
 
 __all__ = ["ADDRESS", "VOLUME", "ForeignResource", "read_foreign", "write_foreign"]
 
@@ -67,15 +65,8 @@ def read_foreign(cluster: Cluster) -> list[ForeignResource]:
     Raises:
         ConfigError: the file is damaged.
     """
-    path = file_of(cluster)
-    try:
-        return [ForeignResource(**record) for record in json.loads(path.read_text())]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(
-            f"{path}: {error}; delete it; resources attached by hand are then not known"
-        ) from error
+    lost = "resources attached by hand are then not known"
+    return read_records(file_of(cluster), ForeignResource, lost)
 
 
 def write_foreign(cluster: Cluster, resources: Iterable[ForeignResource]) -> None:
@@ -84,10 +75,4 @@ def write_foreign(cluster: Cluster, resources: Iterable[ForeignResource]) -> Non
     Raises:
         ConfigError: the file cannot be written.
     """
-    path = file_of(cluster)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        records = [asdict(resource) for resource in resources]
-        replace_plain(path, json.dumps(records, indent=1) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error}; resources attached by hand are not kept") from error
+    write_records(file_of(cluster), resources, "resources attached by hand are not kept")

@@ -1,16 +1,15 @@
 """The file of the ledger: the hosts of a cluster that this machine knows of, with their places."""
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from atomo_cluster.ec2.invocation.record_file import read_records, write_records
 from atomo_cluster.ec2.settings.cluster import Cluster
 from atomo_cluster.ec2.settings.place import Place
 from atomo_cluster.errors import ConfigError
-from atomo_cluster.plain_files import replace_plain
 
 __all__ = ["LedgerEntry", "file_of", "read_file", "recorded_owners", "write_file"]
 
@@ -59,13 +58,7 @@ def read_file(cluster: Cluster) -> list[LedgerEntry]:
     Raises:
         ConfigError: the file is damaged.
     """
-    path = file_of(cluster)
-    try:
-        return [LedgerEntry(**record) for record in json.loads(path.read_text())]
-    except FileNotFoundError:
-        return []
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: {error}; delete it; the past costs are then lost") from error
+    return read_records(file_of(cluster), LedgerEntry, "the past costs are then lost")
 
 
 def recorded_owners(cluster: Cluster) -> list[str]:
@@ -82,9 +75,4 @@ def write_file(cluster: Cluster, entries: Iterable[LedgerEntry]) -> None:
     Raises:
         ConfigError: the file cannot be written.
     """
-    path = file_of(cluster)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_plain(path, json.dumps([asdict(entry) for entry in entries], indent=1) + "\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error}; the costs of hosts cannot be recorded") from error
+    write_records(file_of(cluster), entries, "the costs of hosts cannot be recorded")

@@ -4,13 +4,10 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 from atomo_cluster.errors import ConfigError
 from atomo_cluster.plain_files import replace_plain
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 __all__ = ["read_records", "write_records"]
 
@@ -36,8 +33,8 @@ def read_records(path: Path, kind: Callable[..., R], lost: str) -> list[R]:
         raise ConfigError(f"{path}: {error}; delete it; {lost}") from error
 
 
-def write_records(path: Path, records: "Iterable[DataclassInstance]", lost: str) -> None:
-    """Replaces a file of records atomically.
+def write_records(path: Path, records: Iterable[Any], lost: str) -> None:
+    """Replaces a file of records, which are dataclasses, atomically.
 
     Raises:
         ConfigError: the file cannot be written.

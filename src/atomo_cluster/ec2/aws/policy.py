@@ -93,7 +93,7 @@ COMMANDS: Final[Mapping[str, Needs]] = {
     "upload": ONLY_HOSTS,
     "supervise": ((), ()),  # on the master, whose role has a policy of its own
     "ssh": ONLY_HOSTS,
-    "clean_launch_and_run": (LAUNCHES, (*LAUNCHING, *ON_HOSTS)),
+    "clean_launch_and_run": ((*LAUNCHES, "Addresses"), (*LAUNCHING, *ON_HOSTS)),
     "shutdown": ((*SEARCH, "Addresses", "Images"), ENDING),
 }
 # Uses that take rights beyond the settings' regions: printed for --for alone.

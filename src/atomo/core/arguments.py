@@ -57,7 +57,7 @@ def parser(settings: type[Any], command: str, description: str) -> Parser:
         built.add_argument(
             flag(field.name),
             type=CONVERTERS[next(iter(get_args(kind)), kind)],
-            help=f"{field.metadata['help']} {shown_default(field)}",
+            help=f"{field.metadata['help']} {shown_default(field)}".replace("%", "%%"),
             metavar="X",
             # The option without a value means yes.
             nargs="?" if truth_value else None,

@@ -102,8 +102,11 @@ def test_lines_are_rounds_with_all_their_images(tmp_path):
     assert all(-1 <= line["correlation"] <= 1 for line in lines[1:])
 
 
-def test_the_memory_of_gradients_is_cleared_before_the_first_round(tmp_path):
-    common = {"local_steps": "0: 1; 0.1: 3", "memory": "residual", "momentum": 0.0}
+@pytest.mark.parametrize("optimizer", slow_but(["adam"], ["adam", "sgd", "muon"]))
+def test_workers_continue_the_optimizer_of_the_first_steps_with_an_empty_memory(
+    optimizer, tmp_path
+):
+    common = {"local_steps": "0: 1; 0.1: 3", "memory": "residual", "optimizer": optimizer}
     served = ended(local(tmp_path / "served", **common))
     replicas = ended(local(tmp_path / "replicas", n=2, comm_type="Allgather", **common))
     assert same(served, replicas)

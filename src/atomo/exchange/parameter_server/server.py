@@ -273,6 +273,12 @@ class Server:
         for worker, state in zip(self.workers, states, strict=True):
             self._states.send(worker, state)
 
+    def hand_over(self, state: State) -> None:
+        """Sends all workers the same state between two steps, once all of them are idle."""
+        self._wait_idle()
+        for worker in self.workers:
+            self._states.send(worker, state)
+
     def stop(self) -> None:
         """Stops all workers and spares."""
         self._wait_idle()

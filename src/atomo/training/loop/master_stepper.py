@@ -21,10 +21,10 @@ from atomo.exchange import (
 )
 from atomo.options.outer import outer_sgd
 from atomo.options.weight_sync import weights_dtype
-from atomo.training.checkpoints.schema import kept_buffers
+from atomo.training.checkpoints.schema import INNER, kept_buffers
 from atomo.training.job.job import Job
 from atomo.training.job.round_plan import Round, RoundResult, correlation
-from atomo.training.loop.master_weights import MasterWeights
+from atomo.training.loop.master_weights import MasterWeights, on_host
 from atomo.training.loop.worker_state import buffers_in
 from atomo.training.optim.noise_damping import Damping
 from atomo.training.optim.round_optimizer import make_optimizer
@@ -100,6 +100,7 @@ class MasterStepper:
         """
         server, started, before_s = self.server, time.perf_counter(), self.server.decode_s
         round_ = self._job.rounds.numbered(step)
+        self._hand_over_moments(round_)
         server.expect(self._job.buckets_at(round_.last), round_.steps)
         server.broadcast(step, self.weights.flat)
         reports = server.collect(self.optimizer.gradient)
@@ -110,6 +111,15 @@ class MasterStepper:
         ended = time.perf_counter()
         decode_s = server.decode_s - before_s
         return StepResult(reports, factor, ended - started, decode_s, ended - collected)
+
+    def _hand_over_moments(self, round_: Round) -> None:
+        """Sends all workers the state of the optimizer before the first round of local steps, which
+        their own optimizers continue from.
+        """
+        first = round_.number > 1 and round_.is_local
+        if first and not self._job.rounds.numbered(round_.number - 1).is_local:
+            state = on_host(without_average(self.optimizer.state_dict()))
+            self.server.hand_over({INNER + name: tensor for name, tensor in state.items()})
 
     def result(self, round_: Round) -> RoundResult | None:
         """Returns the figures of a round of local steps that has just finished; None for a step."""

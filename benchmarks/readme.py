@@ -1,6 +1,6 @@
 """Runs the commands with output on a page, and updates the page.
 
-    python benchmarks/readme.py              updates the samples of README.md
+    python benchmarks/readme.py              updates the sample of docs/guides/first-run.md
     python benchmarks/readme.py --check      prints the differences only
 
 A sample is a block of code after a comment with its command, `<!-- output of: ... -->`. Three dots
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT = Path(__file__).parent.parent
+PAGE: Final = ROOT / "docs" / "guides" / "first-run.md"
 SAMPLE: Final = re.compile(r"(<!-- output of: (.+?) -->\n```\n)(.*?)(```\n)", re.DOTALL)
 STEP: Final = re.compile(r"step \d+/\d+ ")
 ETA: Final = re.compile(r" ETA [\d:]+$")
@@ -30,7 +31,7 @@ TRIES: Final = 3  # runs; the fastest is shown, since other load slows the other
 def main() -> int:
     """Updates the page, or prints the differences; returns 1 for differences with --check."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("text", nargs="?", type=Path, default=ROOT / "README.md")
+    parser.add_argument("text", nargs="?", type=Path, default=PAGE)
     parser.add_argument("--check", action="store_true", help="print the differences only")
     options = parser.parse_args()
     before = options.text.read_text()

@@ -1,5 +1,4 @@
-"""Configuration of Sphinx: the pages under docs/, with README, CONTRIBUTING and CHANGELOG, as one
-site.
+"""Configuration of Sphinx: the pages under docs/, with CONTRIBUTING and CHANGELOG, as one site.
 
 The root of the sources is the root of the checkout, so that links between pages are the same here
 and on a forge.
@@ -10,7 +9,7 @@ from typing import Final
 project: Final = "Atomo"
 root_doc: Final = "docs/index"
 extensions: Final = ["myst_parser"]
-include_patterns: Final = ["docs/**", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/*"]
+include_patterns: Final = ["docs/**", "CONTRIBUTING.md", "CHANGELOG.md", "examples/*"]
 exclude_patterns: Final = [".*", "build", "data", "dist", "runs", "src", "tests"]
 source_suffix: Final = {".md": "markdown"}
 myst_heading_anchors: Final = 4
@@ -24,3 +23,4 @@ html_additional_pages: Final = {"index": "redirect.html"}
 templates_path: Final = ["_templates"]
 html_copy_source: Final = False
 html_show_sphinx: Final = False
+html_show_copyright: Final = False

@@ -86,8 +86,8 @@ def test_an_interrupt_ends_ranks_without_a_master_at_the_same_step(tmp_path):
 
 
 def documented_ranks() -> list[str]:
-    """Returns the README's line that starts ranks without a launcher, in this environment."""
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+    """Returns the guide's line that starts ranks without a launcher, in this environment."""
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "several-hosts.md").read_text()
     [line] = re.findall(r"^(\S*mpirun .* -m atomo rank .*)$", text, re.MULTILINE)
     return [word.replace(".venv/", f"{sys.prefix}/") for word in shlex.split(line)]
 
@@ -219,7 +219,7 @@ def test_starting_anew_sets_the_earlier_run_aside(tmp_path):
 
 @pytest.mark.slow
 def test_the_scripts_work_from_elsewhere_and_through_the_published_options(tmp_path):
-    """The command of the README, small: every published option, both ways of writing it. Of two
+    """The command of the guides, small: every published option, both ways of writing it. Of two
     gradients one closes a step, and the other is late.
     """
     script = Path(__file__).parents[2] / "run_pytorch.sh"

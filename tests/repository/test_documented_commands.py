@@ -78,8 +78,8 @@ def test_every_command_of_a_page_is_understood(page, monkeypatch):
         assert asked_for(command).workers >= 1, command
 
 
-def test_codecs_that_readme_gives_by_themselves_go_with_the_defaults():
-    text = (ROOT / "README.md").read_text()
+def test_codecs_that_a_page_gives_by_themselves_go_with_the_defaults():
+    text = (ROOT / "docs" / "which-codec.md").read_text()
     told = re.findall(r"`(--code-(?:for|schedule) '[^`]+)`", text)
     assert len(told) >= 2
     for words in told:

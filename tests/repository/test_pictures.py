@@ -1,8 +1,10 @@
 """The scripts behind the pictures and samples of the documents."""
 
 import json
+import re
 import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,17 @@ def test_a_sample_has_the_first_steps_and_the_last():
     shown = [*script("readme.py")["shortened"](output)]
     first, second, last = (f"step {n}/4 loss 1\n" for n in (1, 2, 4))
     assert shown == ["head\n", first, second, "...\n", "checkpoint\n", last, "end\n"]
+
+
+def test_drawings_of_the_pages_are_those_of_their_script(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools" / "pages"))
+    drawings = import_module("drawings")
+    for name, draw in drawings.DRAWINGS.items():
+        text = draw().svg()
+        assert (drawings.FOLDER / f"{name}.svg").read_text() == text, (
+            "python tools/pages/drawings.py"
+        )
+        assert min(int(size) for size in re.findall(r'font-size="(\d+)"', text)) >= 13
+        assert "<desc" in text
+        assert "prefers-color-scheme: dark" in text
+    assert len(drawings.DRAWINGS) == len([*drawings.FOLDER.glob("*.svg")]) > 5

@@ -1,7 +1,5 @@
-"""The statements of the README are true: options, defaults, exit codes, names, paths, bytes and
-examples.
-
-`python tests/repository/test_readme.py` prints the tables of options for the README.
+"""The statements of the README and of the pages are true: options, defaults, exit codes, names,
+paths, bytes and examples.
 """
 
 import dataclasses
@@ -32,7 +30,9 @@ from atomo.workloads.models import MODELS, build_model
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-TEXTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+TEXTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 # tests/hooks/test_examples.py runs these on several ranks, except those of FSDP2, which
 # tests/hooks/fsdp_ranks.py and local_fsdp.py cover.
 SEVERAL = {
@@ -51,7 +51,7 @@ every_text = pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)
 
 
 def table(settings: type) -> str:
-    """Returns the options of a command as the README shows them."""
+    """Returns the options of a command as the reference shows them."""
     rows = [
         f"| `{flag(field.name)}` | {shown(field.default)} | {field.metadata['help']} |"
         for field in dataclasses.fields(settings)
@@ -73,20 +73,20 @@ def section(text: str, title: str) -> str:
 
 
 @pytest.mark.parametrize("settings", [Settings, EvaluateOptions])
-def test_the_readme_lists_every_option(settings):
-    assert table(settings) in README.read_text(), f"paste this:\n{table(settings)}"
+def test_the_reference_lists_every_option(settings):
+    assert table(settings) in (REFERENCE / "commands.md").read_text()
 
 
-def test_the_readme_lists_what_prepare_takes(capsys):
+def test_the_reference_lists_what_prepare_takes(capsys):
     with pytest.raises(SystemExit):
         command_line(["prepare", "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
-    rows = section(README.read_text(), "`atomo prepare`").splitlines()
+    rows = section((REFERENCE / "commands.md").read_text(), "`atomo prepare`").splitlines()
     assert set(re.findall(r"^\| `(--[a-z-]+)`", "\n".join(rows), re.MULTILINE)) == options
 
 
-def test_the_readme_lists_every_exit_code():
-    rows = section(README.read_text(), "Exit codes")
+def test_the_reference_lists_every_exit_code():
+    rows = section((REFERENCE / "exit-codes.md").read_text(), "`atomo`")
     for name in {*errors.__all__} - {"FrameFault"}:  # which is no error
         code = getattr(errors, name).exit_code
         assert re.search(rf"^\| {code} \|.*`{name}`", rows, re.MULTILINE), f"{name} is {code}"
@@ -102,7 +102,7 @@ def test_what_the_readme_counts_is_so_many(things, many):
 
 def test_the_sample_is_a_run_of_todays_network_and_data(tmp_path):
     """`benchmarks/readme.py` checks the losses and times."""
-    sample = section(README.read_text(), "Two commands")
+    sample = section((DOCS / "guides" / "first-run.md").read_text(), "Read the output")
     data, options = load_dataset("Digits", tmp_path), Settings()
     entries = sum(p.numel() for p in build_model("LeNet", data.input_shape, 10).parameters())
     images, workers = len(data.train), options.n - 1
@@ -117,7 +117,7 @@ def test_the_sample_is_a_run_of_todays_network_and_data(tmp_path):
 
 def test_what_is_gained_and_lost_was_measured():
     """Each figure of the first table and of its footnote is one of the results."""
-    results = (ROOT / "docs" / "results.md").read_text()
+    results = (DOCS / "results.md").read_text()
     table = README.read_text().split("Gains on four hosts")[1].split("- **")[0]
     figures = re.findall(r"\d+\.\d+", table)
     assert len(figures) > 20
@@ -130,12 +130,13 @@ def test_what_is_gained_and_lost_was_measured():
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, *CODECS, *MEMORIES, *MODELS, *DATASETS])
-def test_the_readme_knows_every_name(name):
-    assert re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", README.read_text()), f"{name} is not there"
+def test_the_reference_knows_every_name(name):
+    texts = "".join(page.read_text() for page in sorted(REFERENCE.glob("*.md")))
+    assert re.search(rf"`[^`\n]*\b{name}\b[^`\n]*`", texts), f"{name} is not there"
 
 
 def test_what_a_resume_must_not_change_is_listed():
-    told = section((ROOT / "docs" / "training.md").read_text(), "Resuming")
+    told = section((DOCS / "training.md").read_text(), "Resuming")
     assert all(f"`{flag(name)}`" in told for name in (*WEIGHTS, *STATE, *METHOD))
 
 
@@ -157,7 +158,7 @@ def test_what_a_prompt_shows_is_what_it_says(text):
 
 
 def test_the_frame_that_is_taken_apart_is_a_real_one():
-    words = (ROOT / "docs" / "wire.md").read_text()
+    words = (DOCS / "wire.md").read_text()
     rows = re.findall(r"^ *\d+  ((?:[0-9a-f]{2} )+)", words, re.MULTILINE)
     frame = atomo.encode(torch.tensor([1.0, 0.5, -2.0]), "fp16", seed=0)
     assert bytes.fromhex("".join(rows)) == frame
@@ -184,7 +185,3 @@ def test_examples_run(example, tmp_path, monkeypatch, capsys):
         runpy.run_path(str(example), run_name="__main__")
     assert capsys.readouterr().out
     assert not list(tmp_path.iterdir())
-
-
-if __name__ == "__main__":
-    sys.stdout.write(f"{table(Settings)}\n{table(EvaluateOptions)}")

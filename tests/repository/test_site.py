@@ -1,6 +1,7 @@
 """The pages build as a site without a warning, and every link of the site leads somewhere."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 class Links(HTMLParser):
@@ -52,6 +54,51 @@ def broken(site: Path) -> Iterator[str]:
             place = unquote(link.fragment)
             if not end.exists() or (place and end in pages and place not in pages[end].places):
                 yield f"{path.relative_to(site)}: {target}"
+
+
+# Tables, code and menus are looked up, not read.
+NOT_PROSE = re.compile(r"^ *(```|:::).*?^ *\1|^ *\|.*?$|<!--.*?-->", re.MULTILINE | re.DOTALL)
+EXEMPT = {"reference", "archive", "codecs"}
+LOOKED_UP = re.compile(r"^(?:\.\./)*([\w/-]+)$", re.MULTILINE)
+
+
+def prose(page: Path) -> int:
+    """Returns the number of words that a reader of the page reads."""
+    return len(NOT_PROSE.sub("", page.read_text()).split())
+
+
+def read_pages() -> list[Path]:
+    """Returns the pages outside the reference, its manual and the archive."""
+    manual = (DOCS / "reference" / "manual.md").read_text().split("{toctree}")[1]
+    looked_up = {DOCS / f"{name}.md" for name in LOOKED_UP.findall(manual)}
+    looked_up |= {DOCS / f"{name}.md" for name in ("wire", "glossary")}
+    pages = [*DOCS.rglob("*.md"), ROOT / "README.md"]
+    return sorted(p for p in {*pages} - looked_up if p.parent.name not in EXEMPT)
+
+
+def test_what_is_to_be_read_is_short():
+    counts = {page: prose(page) for page in read_pages()}
+    assert len(counts) > 20
+    assert sum(counts.values()) <= 25_000
+    assert len((ROOT / "README.md").read_text().split()) <= 1500
+    guides = {page.name: len(page.read_text().split()) for page in (DOCS / "guides").glob("*.md")}
+    assert max(guides.values()) <= 800, guides
+
+
+NARROW = [
+    *(DOCS / "index.md", DOCS / "which-codec.md", ROOT / "README.md"),
+    *(
+        page
+        for folder in ("archive", "concepts", "guides")
+        for page in (DOCS / folder).glob("*.md")
+    ),
+]
+
+
+@pytest.mark.parametrize("page", NARROW, ids=lambda page: page.stem)
+def test_lines_of_prose_are_narrow(page):
+    wide = [line for line in NOT_PROSE.sub("", page.read_text()).splitlines() if len(line) > 120]
+    assert not wide, wide[0]
 
 
 @pytest.mark.slow

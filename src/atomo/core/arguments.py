@@ -29,7 +29,7 @@ NEGATIVE: Final = re.compile(r"-\.?\d")
 
 
 def option(default: Any, text: str) -> Any:
-    """Returns a field of settings, with the text that `--help` and the README show."""
+    """Returns a field of settings, with the text that `--help` and the reference show."""
     return data_field(default=default, metadata={"help": text})
 
 

@@ -22,5 +22,6 @@ html_css_files: Final = ["site.css"]
 html_additional_pages: Final = {"index": "redirect.html"}
 templates_path: Final = ["_templates"]
 html_copy_source: Final = False
+smartquotes: Final = False  # they would join the dashes of options
 html_show_sphinx: Final = False
 html_show_copyright: Final = False

@@ -56,6 +56,37 @@ def broken(site: Path) -> Iterator[str]:
                 yield f"{path.relative_to(site)}: {target}"
 
 
+# The page that Start names for each question of a newcomer, and the end of its answer there.
+QUESTIONS = {
+    "how do I install it into my environment": ("guides/install.md", 'print(atomo.__version__)"'),
+    "how do I use it in my DDP script": ("guides/your-script.md", "torchrun --nproc-per-node 2"),
+    "which codec with AdamW at 100 Mbit/s": (
+        "which-codec.md#with-adam-or-adamw", "cannot use memory `adam`",
+    ),
+    "how do I train on my own data": ("guides/own-data.md", "--dataset Folder --data-dir photos"),
+    "how do I use several hosts": ("guides/several-hosts.md", "--n 4 --hostfile hosts_address"),
+    "it diverged": ("guides/diverged.md", "shortens SGD's steps by the measured noise"),
+    "a worker died": ("guides/worker-died.md", "what its memory held"),
+    "how do I resume on other hosts": ("guides/resume.md", "--hostfile other_hosts"),
+    "what does a frame contain": ("concepts/frames.md", "two factors"),
+    "how do I add a codec": ("guides/add-a-codec.md", "Test it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_start_leads_to_the_answer_in_one_click_and_200_words(question):
+    target, end = QUESTIONS[question]
+    assert f"]({target})" in (DOCS / "index.md").read_text()
+    name, _, place = target.partition("#")
+    text = (DOCS / name).read_text()
+    heading = re.compile(rf"^#+ {place.replace('-', '.')}$", re.MULTILINE | re.IGNORECASE)
+    begin = heading.search(text).start() if place else 0
+    words = " ".join(text[begin:].split())
+    assert end in words
+    answer = words[: words.index(end) + len(end)].replace("| --- ", "").replace("|", " ")
+    assert len(answer.split()) <= 200
+
+
 # Tables, code and menus are looked up, not read.
 NOT_PROSE = re.compile(r"^ *(```|:::).*?^ *\1|^ *\|.*?$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 EXEMPT = {"reference", "archive", "codecs"}

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -41,6 +42,12 @@ def parameters(thing: Any) -> str:
     ]
     text = str(signature.replace(parameters=plain, return_annotation=inspect.Signature.empty))
     return re.sub(r"<([\w.]+)[^>]*>", r"\1", text)
+
+
+def signature(name: str, thing: Any) -> str:
+    """Returns the call of a public name, in lines that fit on a page."""
+    line = f"atomo.{name}{parameters(thing)}"
+    return textwrap.fill(line, 88, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def markdown(text: str) -> Iterator[str]:
@@ -94,11 +101,10 @@ def section(name: str) -> str:
     """Returns the section of a public name."""
     thing = getattr(atomo, name)
     is_class = inspect.isclass(thing)
-    callable_thing = is_class or inspect.isfunction(thing)
-    shown = (
-        parameters(thing) if callable_thing and not (is_class and inspect.isabstract(thing)) else ""
-    )
-    head = f"## `{name}`" + (f"\n\n```\natomo.{name}{shown}\n```" if shown else "")
+    has_call = inspect.isfunction(thing) or (is_class and not inspect.isabstract(thing))
+    head = f"## `{name}`"
+    if has_call and parameters(thing):
+        head += f"\n\n```\n{signature(name, thing)}\n```"
     parts = [head, *markdown(inspect.getdoc(thing) or "")]
     if is_class:
         parts += [*fields_of(thing), *methods(thing)]

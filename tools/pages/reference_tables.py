@@ -25,7 +25,8 @@ CODECS_INTRO: Final = """\
 A codec is given by its name, with settings in brackets: `--code 'topk(ratio=0.01, values=fp16)'`,
 or as an object, `atomo.codecs.TopK(ratio=0.01)`. Definitions, papers and costs are on the page of
 each family; measured sizes, times and errors are in the [figures](../codecs/figures.md).
-[Codecs](../codecs.md) helps to choose.
+[Which codec](../which-codec.md) helps to
+choose.
 
 - *unbiased*: the expected decoded gradient is the gradient.
 - *contraction*: the decoded gradient is nearer to the gradient than zero is, so that error
@@ -57,7 +58,8 @@ def first_line(thing: Any) -> str:
 
 def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     """Returns rows as a table."""
-    lines = [head, ("---",) * len(head), *rows]
+    escaped = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]
+    lines = [head, ("---",) * len(head), *escaped]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
 
 
@@ -103,7 +105,7 @@ def recipe_rows(recipes: Mapping[str, Recipe]) -> Iterator[tuple[str, ...]]:
 
 def codecs_page() -> str:
     """Returns the page of codecs, memories and recipes."""
-    head = ("codec", "class", "settings", "laws", "memory", "sends")
+    head = ("codec", "class", "settings", "laws", "memory", "in a sentence")
     memories = [(f"`{name}`", first_line(memory)) for name, memory in MEMORIES.items()]
     recipe_head = ("recipe", "paper", "options")
     return "\n".join(

@@ -116,7 +116,7 @@ def test_a_run_outlives_its_workers(case, tmp_path, monkeypatch):
 ROUNDS = [
     {"comm_type": "Allgather", "code": "topk(ratio=0.1)"},
     {"comm_type": "Allreduce", "code": "bf16", "memory": "residual", "optimizer": "adam"},
-    {"comm_type": "Allgather", "code": "sgd", "fragments": 2, "overlap": 1, "mix": 0.5},
+    {"comm_type": "Allgather", "code": "sgd", "fragments": 2, "overlap": "1", "mix": "0.5"},
     {"comm_type": "ParameterServer", "n": 5, "code": "topk(ratio=0.1)", "down": "weights"},
     {"comm_type": "ParameterServer", "n": 5, "code": "topk(ratio=0.1)", "down": "updates"},
 ]
@@ -143,6 +143,43 @@ def test_a_death_at_any_moment_of_a_round_costs_the_samples_of_the_dead_alone(
     assert sum(line["lost"] for line in rounds) <= 2
     assert {line["workers"] for line in rounds} <= {2, 3, 4}
     assert len(load(tmp_path, 24).workers) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("messages", [(2, 9), (5, 14), (11, 3)], ids=str)
+@pytest.mark.parametrize("code", ["sgd", "topk(ratio=0.1)"])
+def test_a_death_one_round_late_costs_the_rounds_that_no_mean_has(
+    code, messages, tmp_path, monkeypatch
+):
+    """The dead rank's round in flight, and the round that it was taking."""
+    monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)
+    options = {"comm_type": "Allgather", "local_steps": "4", "overlap": "round", "max_steps": 24}
+    breaths = dict(zip((1, 3), messages, strict=True))
+    events = trained(tmp_path, breaths, **options, code=code, min_workers=1, outer="sgd(lr=0.9)")
+    assert events[-1] == Ended(24, "done")
+    lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
+    rounds = [line for line in lines if line["round"]]
+    assert [(line["step"], line["round"]) for line in rounds] == [
+        (8, 1), (12, 2), (16, 3), (20, 4), (24, 6),
+    ]  # fmt: skip
+    for line in rounds:
+        assert line["images_asked"] == line["images_used"] + line["images_lost"]
+        assert line["images_asked"] == 32 * line["round_steps"]
+    assert 2 <= sum(line["lost"] for line in rounds) <= 4
+    assert len(load(tmp_path, 24).workers) == 2
+
+
+@pytest.mark.slow
+def test_a_spare_joins_one_round_late_at_the_anchor(tmp_path, monkeypatch):
+    monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)
+    options = {"local_steps": "3", "overlap": "round", "max_steps": 24, "n": 3, "spares": 1}
+    events = trained(tmp_path, {}, {2: 5}, comm_type="Allgather", code="topk(ratio=0.1)", **options)
+    assert events[-1] == Ended(24, "done")
+    notes = [event.text for event in events if isinstance(event, Caution)]
+    assert any("rank 3, a spare, takes part from round" in note for note in notes), notes
+    lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
+    assert [line["workers"] for line in lines if line["round"]][-1] == 3
+    assert len(load(tmp_path, 24).workers) == 3
 
 
 @pytest.mark.slow

@@ -86,9 +86,11 @@ def test_rounds_equal_those_computed_by_hand(outer, tmp_path):
 
 CASES = [
     {"code": "topk(ratio=0.1)"},
-    {"code": "topk(ratio=0.1)", "optimizer": "adam", "fragments": 2, "overlap": 1, "mix": 0.5,
+    {"code": "topk(ratio=0.1)", "optimizer": "adam", "fragments": 2, "overlap": "1", "mix": "0.5",
      "local_steps": "4", "outer": "sgd(lr=0.7, momentum=0.9, nesterov=yes)"},
     {"comm_type": "PowerSGD", "code": "svd(rank=2)"},
+    {"comm_type": "PowerSGD", "code": "svd(rank=2)", "overlap": "round", "outer": "sgd(lr=0.5)"},
+    {"code": "topk(ratio=0.1)", "overlap": "round", "network": "networks:normed"},
     {"comm_type": "Chunked", "code": "chunktopk"},
     {"comm_type": "Allreduce", "code": "bf16", "local_steps": "0: 1; 0.1: 3"},
     {"comm_type": "ACPSGD", "code": "svd(rank=2)", "network": "ResNet20", "batch_size": 4},
@@ -186,7 +188,11 @@ REFUSED = [
     ({"memory": "dgc", "code": "topk"}, "computes a step from gradients"),
     ({"code": "auto"}, "--code auto measures gradients"),
     ({"fragments": 2}, "--local-steps 3 must be a multiple of --fragments 2"),
-    ({"overlap": 3}, "--overlap 3 must be below"),
+    ({"overlap": "4"}, "--overlap 4 must be below --local-steps/fragments = 3"),
+    ({"overlap": "3", "local_steps": "0: 3; 1: 5"}, "not of all rounds"),
+    ({"overlap": "round", "fragments": 3}, "needs --fragments 1 and --mix 0"),
+    ({"overlap": "-1"}, "a number of steps in 0..10000000, or round, got -1"),
+    ({"mix": "2"}, "a share in 0..1, or unsent, got 2"),
     ({"comm_type": "Allreduce", "outer_mean": "senders"}, "needs --comm-type Allgather"),
     ({"local_steps": "0: 1; 1: 3", "outer_mean": "senders"}, "from the first step on"),
     ({"outer": "sign"}, "the momentum of DeMo"),
@@ -196,7 +202,7 @@ REFUSED = [
     ({"outer": "adam"}, "unknown outer optimizer"),
     ({"ema_decay": 0.9}, "the anchor moves once in a round"),
     ({"fusion": "mergecomp"}, "rounds have none"),
-    ({"comm_type": "ParameterServer", "overlap": 1}, "waits for the anchor of the whole model"),
+    ({"comm_type": "ParameterServer", "overlap": "1"}, "waits for the anchor of the whole model"),
 ]
 
 

@@ -40,8 +40,6 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "dense_below": ANY,
     "dense_steps": ANY,
     "fragments": COUNT,
-    "overlap": ANY,
-    "mix": Bound(0, 1, why_most="it is a share"),
     "fusion_mb": Bound(0, 8589, why_most="a message has at most 2^31 - 1 entries", above=True),
     "threads": THREADS,
     "eval_freq": COUNT,

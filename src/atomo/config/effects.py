@@ -72,7 +72,7 @@ def of_schedule(*names: str) -> Effect[Settings]:
     return Effect(scheduled(*names), why, refused=True, asks=lambda value: value != "")
 
 
-def of_rounds(default: str | int | float) -> Effect[Settings]:
+def of_rounds(default: str | int) -> Effect[Settings]:
     """Returns the effect of an option that only rounds of local steps read."""
     return Effect(
         lambda s: s.has_local_steps,
@@ -103,8 +103,8 @@ TRAIN_EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
         "outer": of_rounds("auto"),
         "outer_mean": of_rounds("workers"),
         "fragments": of_rounds(1),
-        "overlap": of_rounds(0),
-        "mix": of_rounds(0.0),
+        "overlap": of_rounds("0"),
+        "mix": of_rounds("0"),
         "test_batch_size": Effect(
             lambda s: s.evaluator.lower() != "none",
             "--evaluator none starts no evaluator; give --eval-batch-size to `atomo evaluate`",

@@ -58,8 +58,8 @@ UNSAID: Final[Mapping[str, object]] = MappingProxyType(
         "outer": "auto",
         "outer_mean": "workers",
         "fragments": 1,
-        "overlap": 0,
-        "mix": 0.0,
+        "overlap": "0",
+        "mix": "0",
     }
 )
 

@@ -20,7 +20,7 @@ from atomo.options.local_steps import (
     phases_text,
 )
 from atomo.options.outer import AUTO, automatic_outer, outer_sgd
-from atomo.options.rounds import Rounds
+from atomo.options.rounds import LATE, UNSENT, Rounds
 
 __all__ = ["SENDERS", "check_local_steps", "check_round_messages", "resolved_rounds"]
 
@@ -49,7 +49,7 @@ def check_local_steps(local: LocalOptions, comm_type: str) -> None:
     streams = local.fragments > 1 or local.overlap or local.mix
     if longest_round(local.steps) > 1 and streams and has_master(comm_type):
         raise ConfigError(
-            f"--fragments {local.fragments}, --overlap {local.overlap}, --mix {local.mix:g}: with "
+            f"--fragments {local.fragments}, --overlap {local.overlap}, --mix {local.mix}: with "
             f"--comm-type {comm_type} a worker waits for the anchor of the whole model; leave them "
             "out, or give a --comm-type without a master, such as Allgather"
         )
@@ -73,10 +73,10 @@ def check_rounds(local: LocalOptions, every: int) -> None:
         for name in ("fragments", "overlap", "mix"):
             words = words.replace(f"{name}=", f"--{name} ")
         raise ConfigError(words) from None
-    if rounds.late:
+    if rounds.late and not local.is_late:
         raise ConfigError(
-            f"--overlap {local.overlap} must be below --local-steps {every}: the exchange of a "
-            "round ends before the next one does"
+            f"--overlap {local.overlap} is a whole round of --local-steps {every}, but not of all "
+            "rounds: give a smaller number of steps, or --overlap round"
         )
 
 
@@ -128,6 +128,8 @@ def resolved_rounds(local: LocalOptions, workers: int, memory: str) -> dict[str,
         outer = str(chosen)
     return {
         "local_steps": phases_text(local_phases(local.steps)),
+        "overlap": LATE if local.is_late else str(local.overlap),
+        "mix": local.mix if local.mix == UNSENT else f"{local.mix:g}",
         "outer": outer,
         "outer_mean": resolve("outer-mean", local.outer_mean, MEANS),
     }

@@ -132,9 +132,11 @@ class RunOptions:
         "workers", "with --local-steps: mean of an entry, over all workers or over its senders"
     )
     fragments: int = option(1, "with --local-steps: parts of the model, exchanged in turn")
-    overlap: int = option(0, "with --local-steps: steps taken during an exchange")
-    mix: float = option(
-        0.0, "with --local-steps: share of its own weights that a worker continues from"
+    overlap: str = option(
+        "0", "with --local-steps: steps taken during an exchange; round: the whole next round"
+    )
+    mix: str = option(
+        "0", "with --local-steps: share of its own weights that a worker continues from"
     )
     num_aggregate: int = option(0, "gradients that complete a step; 0: those of all workers")
     grace: float = option(

@@ -36,7 +36,7 @@ from atomo.options.compression import Compression
 from atomo.options.grouping import Grouping, grouping, megabytes
 from atomo.options.hierarchy import canonical_hierarchy
 from atomo.options.local_recipes import run_recipe
-from atomo.options.local_steps import LocalOptions, longest_round
+from atomo.options.local_steps import LocalOptions, longest_round, read_mix, read_overlap
 from atomo.options.rates import RATES
 from atomo.options.schedule import phases
 
@@ -187,8 +187,9 @@ class Settings(RunOptions):
     @property
     def local(self) -> LocalOptions:
         """Options of local steps."""
+        overlap, mix = read_overlap(self.overlap), read_mix(self.mix)
         return LocalOptions(
-            self.local_steps, self.outer, self.outer_mean, self.fragments, self.overlap, self.mix
+            self.local_steps, self.outer, self.outer_mean, self.fragments, overlap, mix
         )
 
     @property

@@ -49,6 +49,18 @@ class Exchanged:
     exchange_s: float  # between first push and mean, while anything was encoded, sent or decoded
     hidden_s: float  # the part of `exchange_s` that overlapped with the backward pass
 
+    def plus(self, later: "Exchanged") -> "Exchanged":
+        """Returns the reports and times of this step and a later step together."""
+        reports = {**self.reports}
+        for rank, report in later.reports.items():
+            reports[rank] = reports[rank].plus(report) if rank in reports else report
+        return Exchanged(
+            reports,
+            self.decode_s + later.decode_s,
+            self.exchange_s + later.exchange_s,
+            self.hidden_s + later.hidden_s,
+        )
+
 
 class Communicator(ABC):
     """Averages gradients over the ranks. Abstract; subclasses are final."""

@@ -1,7 +1,7 @@
 """The report of a worker about one step, which travels beside its gradient."""
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Final, final
 
 import torch
@@ -38,6 +38,14 @@ class Report:
     def tensor(self) -> Tensor:
         """Returns the report as float64, one entry a field."""
         return torch.tensor(astuple(self), dtype=torch.float64)
+
+    def plus(self, later: "Report") -> "Report":
+        """Returns the report of this step and a later step together, with the later wishes."""
+        images = self.images + later.images
+        loss = (self.loss * self.images + later.loss * later.images) / images
+        names = "correct", "compute_s", "encode_s", "send_s", "wait_s", "follow_s"
+        sums = {name: getattr(self, name) + getattr(later, name) for name in names}
+        return replace(later, loss=loss, images=images, **sums)
 
     @classmethod
     def of(cls, tensor: Tensor, max_images: int = MAX_IMAGES) -> "Report":

@@ -96,6 +96,8 @@ LOCAL_RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
     }
 )
 
+WORDS: Final = ("local_steps", "overlap", "mix")
+"""Settings that are text in runs."""
 # Settings that runs have beside those of `atomo.local_steps`, or in place of them.
 OF_RUNS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
     {
@@ -116,7 +118,8 @@ def of_run(name: str) -> Recipe:
     """Returns a recipe of local steps with the settings of `atomo train`."""
     local = LOCAL_RECIPES[name]
     settings = {**local.settings, **OF_RUNS[name]}
-    return recipe(local.paper, **settings | {"local_steps": str(settings["local_steps"])})
+    words = {key: str(settings[key]) for key in WORDS if key in settings}
+    return recipe(local.paper, **settings | words)
 
 
 RUN_RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(

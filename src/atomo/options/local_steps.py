@@ -11,8 +11,17 @@ from typing import Final, final
 
 from atomo.core.bounds import ANY
 from atomo.errors import ConfigError
+from atomo.options.rounds import LATE, UNSENT
 
-__all__ = ["LocalOptions", "LocalPhase", "local_phases", "longest_round", "phases_text"]
+__all__ = [
+    "LocalOptions",
+    "LocalPhase",
+    "local_phases",
+    "longest_round",
+    "phases_text",
+    "read_mix",
+    "read_overlap",
+]
 
 MOST: Final = 10_000_000  # steps of a round
 
@@ -26,8 +35,14 @@ class LocalOptions:
     outer: str
     outer_mean: str
     fragments: int
-    overlap: int
-    mix: float
+    overlap: int | str
+    mix: float | str
+
+    @property
+    def is_late(self) -> bool:
+        """True if the mean of a round is applied one round late."""
+        lengths = {phase.every for phase in local_phases(self.steps) if phase.every > 1}
+        return self.overlap == LATE or (self.fragments == 1 and lengths == {self.overlap})
 
 
 @final
@@ -37,6 +52,42 @@ class LocalPhase:
 
     epoch: float
     every: int
+
+
+def read_overlap(text: str) -> int | str:
+    """Returns the steps of `--overlap`, or "round".
+
+    >>> read_overlap("2"), read_overlap("Round")
+    (2, 'round')
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if text.lower() == LATE:
+        return LATE
+    if not text.isascii() or not text.isdigit() or int(text) > MOST:
+        raise ConfigError(f"--overlap must be a number of steps in 0..{MOST}, or round, got {text}")
+    return int(text)
+
+
+def read_mix(text: str) -> float | str:
+    """Returns the share of `--mix`, or "unsent".
+
+    >>> read_mix("0.50"), read_mix("unsent")
+    (0.5, 'unsent')
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if text.lower() == UNSENT:
+        return UNSENT
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise ConfigError(f"--mix must be a share in 0..1, or unsent, got {text}")
+    return share
 
 
 def local_phases(text: str) -> tuple[LocalPhase, ...]:

@@ -45,6 +45,7 @@ class ElasticGroup:
         images: int,
         timeout_s: float,
         unit: str = "step",
+        open_steps: int = 1,
     ) -> None:
         """Creates a group without losses.
 
@@ -55,6 +56,8 @@ class ElasticGroup:
             images: images of each step, divided among its members.
             timeout_s: the longest wait for a member.
             unit: the name of a step in messages: "round" with local steps.
+            open_steps: the steps that members may have begun beyond the last committed step: 2 if
+                the exchange of a step continues during the next step.
         """
         self._unit = unit
         self.transport = EpochTransport(transport, range(workers), timeout_s)
@@ -66,7 +69,7 @@ class ElasticGroup:
         self._committed = 0
         self._last: Reports = {}  # of the last committed step
         self._ranks, self._timeout_s = transport.size, timeout_s
-        self._slots = SpareSlots(transport.size, workers, min_workers)
+        self._slots = SpareSlots(transport.size, workers, min_workers, open_steps)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -112,6 +115,10 @@ class ElasticGroup:
         verdict = self._decide() if self.rank == LEADER else self._report_progress()
         self._apply(verdict)
         return verdict
+
+    def meets_before(self, step: int) -> bool:
+        """Returns True if all members meet before a step, to admit spares."""
+        return self._slots.is_meeting_step(step, self.members)
 
     def admit_spares(self, step: int) -> tuple[int, ...]:
         """Fills free slots with spares before a step: all members meet, and the spares join. Rank 0

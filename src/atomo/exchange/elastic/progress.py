@@ -50,7 +50,10 @@ class Verdict:
 
 
 def decide(
-    progress: Mapping[int, RankProgress], waiting: Sequence[int] = (), first_step: int | None = None
+    progress: Mapping[int, RankProgress],
+    waiting: Sequence[int] = (),
+    first_step: int | None = None,
+    open_steps: int = 1,
 ) -> Verdict:
     """Returns the verdict on the progress of all living members, by rank.
 
@@ -60,10 +63,11 @@ def decide(
         first_step: a step that no member has begun, as all meet before it. None: no such step; the
             images of the open step are already divided, and some members may have computed their
             part.
+        open_steps: the steps that members may have begun beyond the last committed step.
     """
     furthest = max(progress.values(), key=lambda rank: rank.done)
-    # The next step is open, so a new split begins with the step after it at the earliest.
-    first = furthest.done + 2 if first_step is None else first_step
+    # A new split begins with the step after the open steps at the earliest.
+    first = furthest.done + 1 + open_steps if first_step is None else first_step
     return Verdict(furthest.done, furthest.reports, tuple(sorted(progress)), first, tuple(waiting))
 
 

@@ -15,14 +15,16 @@ __all__ = ["SpareSlots"]
 class SpareSlots:
     """The slots and spares as of the last verdict, equal on all members."""
 
-    def __init__(self, ranks: int, count: int, min_workers: int) -> None:
+    def __init__(self, ranks: int, count: int, min_workers: int, open_steps: int = 1) -> None:
         """Slots that are all taken.
 
         Args:
             ranks: ranks of the job.
             count: number of slots; the other ranks are spares.
             min_workers: smallest number of living ranks, spares included.
+            open_steps: as of `decide`.
         """
+        self._open_steps = open_steps
         self.count = count
         self.waiting = tuple(range(count, ranks))
         """The spares, lowest rank first."""
@@ -66,7 +68,8 @@ class SpareSlots:
         """
         waiting = [rank for rank in self.waiting if rank not in self._dead_spares]
         # No member can have passed the meeting step, even if ranks died since.
-        verdict = decide(progress, waiting, self._meeting_step if self._is_open(members) else None)
+        meeting_step = self._meeting_step if self._is_open(members) else None
+        verdict = decide(progress, waiting, meeting_step, self._open_steps)
         enough = len(progress) + len(waiting) >= self._min_workers
         return fill_slots(verdict, self.count) if fills and enough else verdict
 

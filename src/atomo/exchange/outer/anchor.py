@@ -111,8 +111,13 @@ class Anchor:
 
     def keep_buffers(self) -> None:
         """Copies the buffers of the model, after they were averaged."""
-        for name, buffer in self._buffers.items():
-            self._averaged[name].copy_(buffer)
+        self.take_buffers(self._buffers)
+
+    @torch.no_grad()
+    def take_buffers(self, means: Mapping[str, Tensor]) -> None:
+        """Copies averaged buffers, by name; those of the model stay as they are."""
+        for name, buffer in self._averaged.items():
+            buffer.copy_(means[name])
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -125,6 +130,13 @@ class Anchor:
         """Begins a round at the present weights, if means are applied one round late."""
         for name, start in self._starts.items():
             start.copy_(self._parameters[name])
+
+    @property
+    def starts(self) -> Mapping[str, Tensor]:
+        """The weights at which this replica began the round, if means are applied one round late;
+        else empty. Do not change them, except to restore them.
+        """
+        return self._starts
 
     @contextmanager
     def in_model(self) -> Iterator[None]:

@@ -35,6 +35,12 @@ class GradientCounts:
     refusals: tuple[tuple[int, FrameFault], ...] = ()
     """Sender and fault of each refused frame, even if no gradient was lost."""
 
+    def plus(self, other: "GradientCounts") -> "GradientCounts":
+        """Returns the counts of two balances together."""
+        names = "asked", "used", "late", "lost", "under_way", "refused", "refusals"
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return GradientCounts(**sums)
+
 
 @final
 class GradientCounters:

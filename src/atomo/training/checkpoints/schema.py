@@ -22,6 +22,7 @@ __all__ = [
     "MEMORY",
     "OUTER",
     "ROUND",
+    "START",
     "check_kept",
     "check_tensor",
     "check_worker",
@@ -35,6 +36,7 @@ __all__ = [
 
 BUFFER, MEMORY = "buffer/", "memory/"  # prefixes of names in a worker's state
 LOCAL, INNER = "local/", "inner/"  # as well, with local steps: own weights, and own optimizer
+START = "start/"  # as well, one round late: own weights at the beginning of the round
 ROUND = "round"  # as well: loss, correct samples, samples and steps since the round began
 OUTER = "outer/"  # prefix of the outer optimizer and of means in flight, in an optimizer's state
 EXCHANGE = "exchange/"  # prefix of a communicator's names in an optimizer's state
@@ -72,8 +74,8 @@ def check_worker(state: Mapping[str, Tensor], model: nn.Module, memory: type[Mem
     for name, tensor in state.items():
         if name.startswith(BUFFER) and name.removeprefix(BUFFER) in buffers:
             check_tensor(name, tensor, buffers[name.removeprefix(BUFFER)])
-        elif name.startswith(LOCAL) and name.removeprefix(LOCAL) in parameters:
-            check_tensor(name, tensor, parameters[name.removeprefix(LOCAL)])
+        elif name.startswith((LOCAL, START)) and name.partition("/")[2] in parameters:
+            check_tensor(name, tensor, parameters[name.partition("/")[2]])
         elif name == ROUND:
             check_tensor(name, tensor, torch.zeros(4, dtype=torch.float64))
         elif name.startswith(INNER):
@@ -126,7 +128,7 @@ def without_rounds(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def without_round(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the state of a worker that begins its round anew."""
-    return {n: t for n, t in state.items() if n != ROUND and not n.startswith(LOCAL)}
+    return {n: t for n, t in state.items() if n != ROUND and not n.startswith((LOCAL, START))}
 
 
 def exchange_in(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -85,10 +85,11 @@ class Job:
     @cached_property
     def rounds(self) -> RoundPlan:
         """The rounds of the run; without local steps a round is a step."""
-        s = self.settings
-        phases = local_phases(s.local_steps)
-        of = {"fragments": s.fragments, "overlap": s.overlap}
-        return make_round_plan(phases, self.steps_per_epoch, self.last_step, **of)
+        local = self.settings.local
+        return make_round_plan(
+            local_phases(local.steps), self.steps_per_epoch, self.last_step,
+            fragments=local.fragments, overlap=local.overlap, is_late=local.is_late,
+        )  # fmt: skip
 
     def exchanged_at(self, step: int) -> tuple[Bucket, ...]:
         """Returns the buckets of an exchange of the whole model after `step`: those of the

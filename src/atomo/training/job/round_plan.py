@@ -36,6 +36,10 @@ class Round:
     """The fragment that is exchanged; None: the whole model."""
     ends_phase: bool
     """True if all replicas have the anchor after the round, whatever the fragments and the mix."""
+    is_late: bool = False
+    """True if the exchange continues during the next round, after whose last step its mean is
+    applied; in the last round of a phase, after the round itself.
+    """
 
     @property
     def steps(self) -> int:
@@ -89,6 +93,8 @@ class RoundPlan:
     last_step: int
     overlap: int = 0
     """The number of steps between the beginning and the end of an exchange."""
+    is_late: bool = False
+    """True if an exchange takes the whole next round."""
 
     def at(self, step: int) -> Round:
         """Returns the round of a step; steps count from 1."""
@@ -126,8 +132,9 @@ class RoundPlan:
         overlap = 0 if cut else self.overlap
         fragment = None if whole else index % phase.fragments
         begins = last - overlap
-        number = before + index + 1
-        return Round(number, first, last, begins, phase.every > 1, fragment, cut)
+        number, is_local = before + index + 1, phase.every > 1
+        late = self.is_late and is_local
+        return Round(number, first, last, begins, is_local, fragment, cut, late)
 
 
 def count_of(phase: PlannedPhase, end: int) -> int:
@@ -141,7 +148,8 @@ def make_round_plan(
     last_step: int,
     *,
     fragments: int = 1,
-    overlap: int = 0,
+    overlap: int | str = 0,
+    is_late: bool = False,
 ) -> RoundPlan:
     """Returns the rounds of a run.
 
@@ -155,6 +163,7 @@ def make_round_plan(
         last_step: the last step of the run.
         fragments: the number of fragments that rounds of local steps exchange in turn.
         overlap: the number of steps between the beginning and the end of an exchange.
+        is_late: True if an exchange takes the whole next round, whatever the overlap.
     """
     found: list[PlannedPhase] = []
     for phase in phases:
@@ -162,4 +171,5 @@ def make_round_plan(
         if found and found[-1].first_step == first:
             found.pop()  # it has no step
         found.append(PlannedPhase(first, phase.every, fragments if phase.every > 1 else 1))
-    return RoundPlan(tuple(found), last_step, overlap)
+    steps = overlap if isinstance(overlap, int) and not is_late else 0
+    return RoundPlan(tuple(found), last_step, steps, is_late)

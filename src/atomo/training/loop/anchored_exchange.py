@@ -1,6 +1,7 @@
 """Exchanges of a replica with local steps: the mean difference steps the anchor on every rank."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import torch
@@ -8,22 +9,35 @@ import xxhash
 from torch import Tensor, nn
 
 from atomo.codecs import Law
-from atomo.errors import CheckpointError, Diverged
+from atomo.errors import CheckpointError, Diverged, FrameError
 from atomo.exchange import Exchanged, Report, check_images
 from atomo.exchange.base import Communicator
 from atomo.exchange.outer.anchor import Anchor
 from atomo.fusion import Bucket, named_slices
 from atomo.memory import NoMemory, kind_of
 from atomo.options.outer import outer_sgd
-from atomo.training.checkpoints.schema import OUTER, check_tensor
+from atomo.training.checkpoints.schema import OUTER, START, check_tensor
 from atomo.training.job.job import Job, floating_buffers
 from atomo.training.job.round_plan import Round, RoundResult, correlation
 from atomo.training.optim.one_thread import on_one_thread
 from atomo.training.optim.round_optimizer import MOMENTUM
 
-__all__ = ["AnchoredExchange"]
+__all__ = ["AnchoredExchange", "EndedRound"]
 
 IN_FLIGHT: Final = OUTER + "in_flight/"
+REPORTS: Final = OUTER + "reports"  # a row a rank: its number, and its report of what is in flight
+
+
+@final
+@dataclass(frozen=True)
+class EndedRound:
+    """A round whose mean was applied."""
+
+    round: Round
+    exchanged: Exchanged | None
+    """None: the checkpoint that the run continues from has no reports of the exchange."""
+    result: RoundResult | None
+    """None: another rank writes the records."""
 
 
 @final
@@ -31,7 +45,13 @@ class AnchoredExchange:
     """The anchor of one rank, the same on all ranks, and the exchanges that move it."""
 
     def __init__(
-        self, job: Job, communicator: Communicator, model: nn.Module, weights: Tensor
+        self,
+        job: Job,
+        communicator: Communicator,
+        model: nn.Module,
+        weights: Tensor,
+        *,
+        leads: bool,
     ) -> None:
         """Makes an anchor at the present weights.
 
@@ -40,17 +60,20 @@ class AnchoredExchange:
             communicator: averages the differences, as it averages gradients in other runs.
             model: the model.
             weights: all its parameters, flat.
+            leads: True if this rank writes the figures of rounds.
         """
-        self._job, self._communicator = job, communicator
+        self._job, self._communicator, self._leads = job, communicator, leads
         self._parameters = dict(named_slices(weights, job.buckets))
         self._buffers = floating_buffers(model) if job.buffer_buckets else {}
         self.outer = outer_sgd(job.settings.outer)
-        self.anchor = Anchor(self._parameters, self._buffers, self.outer)
+        late = job.settings.local.is_late
+        self.anchor = Anchor(self._parameters, self._buffers, self.outer, late=late)
         self._exact = is_exact(job) and self.outer.averages
         entries = sum(bucket.size for bucket in job.exchanged_at(1))
         self._differences, self._mean, self._previous = (
             torch.zeros(entries, device=weights.device) for _ in range(3)
         )
+        self._pending: tuple[Round, Report] | None = None  # an exchange that has yet to begin
         self._report: Report | None = None  # of the exchange that has begun
         self._exchanged: Exchanged | None = None  # of an exchange that ended before its round
         self._in_flight: tuple[Bucket, ...] = ()
@@ -61,12 +84,45 @@ class AnchoredExchange:
         Raises:
             Diverged: the weights of this rank are no longer finite.
         """
+        self._take_differences(round_)
+        self._pending = round_, report
+        self.start()
+
+    def turn(self, round_: Round, report: Report) -> list[EndedRound]:
+        """Applies the mean of the round before, one round late.
+
+        The exchange of this round begins with the next step, by `start`: between two rounds nothing
+        is in flight.
+
+        Returns:
+            The rounds whose means were applied: the last round of a phase does not wait for another
+            round.
+
+        Raises:
+            Diverged: as of `begin`.
+        """
+        before = self._job.rounds.numbered(round_.number - 1) if self._is_open else None
+        exchanged = self._settled(before) if before else None
+        means = self._means()
+        self._take_differences(round_)
+        changes = dict(self._slices(self._differences, self._job.exchanged_at(round_.last)))
+        self.anchor.step_late(self._moved(means), changes, exact=self._exact)
+        if means and self._buffers:
+            self.anchor.take_buffers(means)
+        ended = [self._ended(before, exchanged)] if before else []
+        self._pending = round_, report
+        if round_.ends_phase:
+            self.start()
+            ended.append(self.finish(round_))
+            self.anchor.begin()
+        return ended
+
+    def start(self) -> None:
+        """Begins the exchange of a round that has ended, if it has not begun."""
+        if self._pending is None:
+            return
+        (round_, self._report), self._pending = self._pending, None
         buckets = self._job.fragment_buckets(round_.last, round_.fragment)
-        for name, view in self._slices(self._differences, buckets):
-            is_parameter = name in self._parameters
-            view.copy_(self.anchor.difference(name) if is_parameter else self._buffers[name])
-            if not bool(view.isfinite().all()):
-                raise Diverged(f"{name} is no longer finite after step {round_.begins}")
         for bucket in buckets:
             part = slice(bucket.offset, bucket.offset + bucket.size)
             self._previous[part] = self._mean[part]
@@ -74,44 +130,74 @@ class AnchoredExchange:
         for bucket in buckets:
             part = slice(bucket.offset, bucket.offset + bucket.size)
             self._communicator.push(bucket, self._differences[part])
-        self._report, self._in_flight = report, buckets
+        self._in_flight = buckets
 
     def settle(self) -> None:
-        """Waits for the mean of an exchange that has begun, for a checkpoint."""
+        """Waits for the mean of a round that has ended or whose exchange has begun, for a
+        checkpoint.
+        """
+        self.start()
         if self._report is not None:
             self._exchanged = self._communicator.average(self._report)
             self._report = None
 
-    def finish(self, round_: Round) -> Exchanged | None:
-        """Ends the exchange of a round: the anchor and the buffers move, and the weights follow.
+    def finish(self, round_: Round) -> EndedRound:
+        """Ends the exchange of a round: the anchor and the buffers move, and the weights follow."""
+        exchanged, means = self._settled(round_), self._means()
+        self._take_buffers(means)
+        mix = 0.0 if round_.ends_phase else self._job.settings.local.mix
+        exact = self._exact and round_.begins == round_.last
+        self.anchor.step(self._moved(means), mix, exact=exact)
+        return self._ended(round_, exchanged)
 
-        Returns:
-            The reports; None: the exchange ended before the checkpoint that the run continues from.
-        """
+    @property
+    def _is_open(self) -> bool:
+        """True if the mean of a round is not applied yet."""
+        return self._pending is not None or bool(self._in_flight)
+
+    def _settled(self, round_: Round) -> Exchanged | None:
+        """Waits for the mean of a round; returns its reports."""
         self.settle()
         exchanged, self._exchanged = self._exchanged, None
         if exchanged is not None:
             check_images(exchanged.reports, self._job.images_of_step * round_.steps)
-        means = dict(self._slices(self._mean, self._in_flight))
-        self._take_buffers(means)
-        mix = 0.0 if round_.ends_phase else self._job.settings.mix
-        exact = self._exact and round_.begins == round_.last
-        moved = {name: mean for name, mean in means.items() if name in self._parameters}
-        self.anchor.step(moved, mix, exact=exact)
         return exchanged
 
-    def result(self, round_: Round) -> RoundResult:
-        """Returns the figures of the round that has just finished."""
+    def _means(self) -> dict[str, Tensor]:
+        """Returns the means of what was in flight, of parameters and buffers."""
+        return dict(self._slices(self._mean, self._in_flight))
+
+    def _moved(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the means of parameters."""
+        return {name: mean for name, mean in means.items() if name in self._parameters}
+
+    def _take_differences(self, round_: Round) -> None:
+        """Copies the differences of a round, and the buffers.
+
+        Raises:
+            Diverged: the weights of this rank are no longer finite.
+        """
+        buckets = self._job.fragment_buckets(round_.last, round_.fragment)
+        for name, view in self._slices(self._differences, buckets):
+            is_parameter = name in self._parameters
+            view.copy_(self.anchor.difference(name) if is_parameter else self._buffers[name])
+            if not bool(view.isfinite().all()):
+                raise Diverged(f"{name} is no longer finite after step {round_.begins}")
+
+    def _ended(self, round_: Round, exchanged: Exchanged | None) -> EndedRound:
+        """Forgets what was in flight; returns the figures of its round."""
+        result = self._result(round_) if self._leads else None
+        self._in_flight = ()
+        return EndedRound(round_, exchanged, result)
+
+    def _result(self, round_: Round) -> RoundResult:
+        """Returns the figures of a round whose mean has just been applied."""
         own = [bucket for bucket in self._in_flight if bucket.number < len(self._job.buckets)]
         parts = [slice(bucket.offset, bucket.offset + bucket.size) for bucket in own]
         with on_one_thread():
             similar = correlation([(self._mean[part], self._previous[part]) for part in parts])
         rate = self.outer.effective_rate(similar or 0.0)
         return RoundResult(round_.number, round_.steps, similar, rate)
-
-    def clear(self) -> None:
-        """Forgets the finished exchange."""
-        self._in_flight = ()
 
     def _take_buffers(self, means: Mapping[str, Tensor]) -> None:
         """Gives the model the mean of the buffers."""
@@ -134,12 +220,27 @@ class AnchoredExchange:
         with self.anchor.in_model():
             return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Returns the state that all ranks share, without the anchor's weights."""
+    def state_dict(self, *, wishes: bool = False) -> dict[str, Tensor]:
+        """Returns the state that all ranks share, without the anchor's weights.
+
+        Args:
+            wishes: True to keep the wishes in reports of what is in flight, for a rank that joins.
+        """
         momentum = self.anchor.state_dict()["momentum"]
         state = {MOMENTUM + name: tensor for name, tensor in momentum.items()}
         means = named_slices(self._mean, self._in_flight)
-        return state | {IN_FLIGHT + name: mean.clone() for name, mean in means}
+        state |= {IN_FLIGHT + name: mean.clone() for name, mean in means}
+        return state | reports_state(self._exchanged, wishes=wishes)
+
+    def own_state(self) -> dict[str, Tensor]:
+        """Returns the state of this rank in the middle of a round."""
+        return {START + name: tensor.clone() for name, tensor in self.anchor.starts.items()}
+
+    def load_own_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restores the result of `own_state`; other entries are ignored."""
+        for name, tensor in self.anchor.starts.items():
+            if START + name in state:
+                tensor.copy_(state[START + name])
 
     def load_state_dict(self, state: Mapping[str, Tensor], round_: Round) -> None:
         """Restores the result of `state_dict`.
@@ -164,11 +265,39 @@ class AnchoredExchange:
                 raise CheckpointError(f"the checkpoint has no mean of {name} in flight")
             check_tensor(IN_FLIGHT + name, means[name], view)
             view.copy_(means[name])
+        self._exchanged = exchanged_in(state)
 
 
 def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the part of a state under a prefix, without the prefix."""
     return {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
+
+
+def reports_state(exchanged: Exchanged | None, *, wishes: bool) -> dict[str, Tensor]:
+    """Returns the reports of what is in flight as one tensor; empty if there are none."""
+    if exchanged is None:
+        return {}
+    rows = []
+    for rank, report in exchanged.reports.items():
+        kept = report if wishes else replace(report, ending=0.0, saving=0.0)
+        rows.append(torch.cat([torch.tensor([float(rank)], dtype=torch.float64), kept.tensor()]))
+    return {REPORTS: torch.stack(rows)}
+
+
+def exchanged_in(state: Mapping[str, Tensor]) -> Exchanged | None:
+    """Returns the reports of what is in flight; None: the state has none.
+
+    Raises:
+        CheckpointError: they are damaged.
+    """
+    rows = state.get(REPORTS)
+    if rows is None:
+        return None
+    try:
+        reports = {int(row[0]): Report.of(row[1:]) for row in rows.double()}
+    except (FrameError, IndexError, TypeError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint has damaged {REPORTS!r}: {error}") from error
+    return Exchanged(reports, 0.0, 0.0, 0.0)
 
 
 def is_exact(job: Job) -> bool:

@@ -81,7 +81,8 @@ def make_elastic_group(job: Job, transport: Transport) -> ElasticGroup | None:
         return None
     unit = "round" if s.has_local_steps else "step"
     limits = s.least_workers, job.images_of_step, s.timeout
-    return ElasticGroup(transport, job.workers, *limits, unit)
+    open_steps = 2 if s.has_local_steps and s.local.is_late else 1
+    return ElasticGroup(transport, job.workers, *limits, unit, open_steps)
 
 
 def averages_senders(job: Job) -> bool:

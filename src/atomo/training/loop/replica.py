@@ -6,6 +6,7 @@ All ranks start, average and step alike, so their weights stay the same bits.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Final, final
 
 import torch
@@ -26,8 +27,8 @@ from atomo.training.checkpoints.schema import (
 )
 from atomo.training.job.events import DONE, DRIFTED, INTERRUPTED
 from atomo.training.job.job import Job
-from atomo.training.job.round_plan import Round, RoundResult
-from atomo.training.loop.anchored_exchange import AnchoredExchange
+from atomo.training.job.round_plan import Round
+from atomo.training.loop.anchored_exchange import AnchoredExchange, EndedRound
 from atomo.training.loop.exchange_setup import make_exchange
 from atomo.training.loop.local_steps import LocalSteps
 from atomo.training.loop.worker_state import restore, worker_state
@@ -55,8 +56,8 @@ class ReplicaStep:
     factor: float  # on the learning rate, by the noise of the codec
     update_s: float
     step_s: float
-    round_result: RoundResult | None = None
-    """The figures of the round of local steps that ended with this step, on rank 0."""
+    rounds: tuple[EndedRound, ...] = ()
+    """The rounds of local steps whose means were applied after this step."""
 
     @property
     def ending(self) -> str:
@@ -111,6 +112,8 @@ class TrainingReplica:
             saving: True if this rank asks for a checkpoint.
         """
         round_, started = self.round, time.perf_counter()
+        if self._anchored is not None:
+            self._anchored.start()
         if self._group:
             sharing = self._group.sample_split.members_at(round_.number)
             self._passes.share([1 + rank for rank in sharing])
@@ -151,18 +154,21 @@ class TrainingReplica:
         compute_s = time.perf_counter() - started
         self._local.step(step, done)
         report = Report(done.loss, done.correct, done.samples, compute_s, 0.0, 0.0, 0.0)
-        if step == round_.begins:
-            round_report = self._local.report((compute_s, 0.0, 0.0, 0.0))
-            anchored.begin(round_, replace(round_report, **wishes))
-        self.step, stepped = step, time.perf_counter()
-        exchanged, result = Exchanged({self._rank: report}, 0.0, 0.0, 0.0), None
-        if step == round_.last:
-            exchanged = anchored.finish(round_) or exchanged
-            result = anchored.result(round_) if self._rank == 0 else None
-            anchored.clear()
+        if step == round_.begins and not round_.is_late:
+            anchored.begin(round_, self._round_report(compute_s, wishes))
+        self.step, stepped, rounds = step, time.perf_counter(), list[EndedRound]()
+        if step == round_.last and round_.is_late:
+            rounds = anchored.turn(round_, self._round_report(compute_s, wishes))
+        elif step == round_.last:
+            rounds = [anchored.finish(round_)]
         ended = time.perf_counter()
         times = ended - stepped, ended - started
-        return ReplicaStep(exchanged, report, done.metrics, 1.0, *times, result)
+        exchanged = reported(rounds) or Exchanged({self._rank: report}, 0.0, 0.0, 0.0)
+        return ReplicaStep(exchanged, report, done.metrics, 1.0, *times, tuple(rounds))
+
+    def _round_report(self, compute_s: float, wishes: Mapping[str, float]) -> Report:
+        """Returns the report of the steps of a round."""
+        return replace(self._local.report((compute_s, 0.0, 0.0, 0.0)), **wishes)
 
     def _drop_anchor(self) -> AnchoredExchange:
         """Makes the anchor of the first round of local steps.
@@ -178,7 +184,8 @@ class TrainingReplica:
 
     def _make_anchored(self) -> AnchoredExchange:
         passes = self._passes
-        return AnchoredExchange(self.job, self._communicator, passes.model, passes.weights)
+        parts = self.job, self._communicator, passes.model, passes.weights
+        return AnchoredExchange(*parts, leads=self._rank == 0)
 
     def _push(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         """Takes the gradient of a bucket during the backward pass."""
@@ -205,6 +212,11 @@ class TrainingReplica:
         data = self._passes.weights.detach().cpu().numpy().data
         return torch.frombuffer(bytearray(xxhash.xxh3_128_digest(data)), dtype=torch.uint8)
 
+    def settle(self) -> None:
+        """Waits for the exchange in flight, so that other messages may travel."""
+        if self._anchored is not None:
+            self._anchored.settle()
+
     def own_state(self) -> dict[str, Tensor]:
         """Returns the state that differs between ranks: memory, batch-norm statistics and, beside
         rank 0 on its host, the start of its exchange.
@@ -212,8 +224,9 @@ class TrainingReplica:
         own = worker_state(self.exchange.memory, self._passes.model)
         beside = 0 != self._rank in self.exchange.hosts.ranks_beside(0)
         if self._anchored is not None:
-            self._anchored.settle()
+            self.settle()
             own |= self._local.state_dict(mid_round=not self._is_at_anchor)
+            own |= {} if self._is_at_anchor else self._anchored.own_state()
         return own | (self.exchange.state_dict() if beside else {})
 
     def model_state(self) -> dict[str, Tensor]:
@@ -222,18 +235,23 @@ class TrainingReplica:
             return self._anchored.model_state(self._passes.model)
         return dict(self._passes.model.state_dict())
 
-    def optimizer_state(self) -> dict[str, Tensor]:
-        """Returns the state of the optimizer, of noise damping and of the next exchange."""
+    def optimizer_state(self, *, wishes: bool = False) -> dict[str, Tensor]:
+        """Returns the state of the optimizer, of noise damping and of the next exchange.
+
+        Args:
+            wishes: as of `AnchoredExchange.state_dict`.
+        """
         exchange = self.exchange.state_dict()
         if self._anchored is not None:
-            return self._anchored.state_dict() | exchange
+            return self._anchored.state_dict(wishes=wishes) | exchange
         return self._optimizer.state_dict() | self._damping.state_dict() | exchange
 
     def snapshot(self) -> dict[str, Tensor]:
         """Returns the start of a rank that joins now: the common state, and this rank's batch-norm
         statistics. Its memory starts empty.
         """
-        return joined(self.model_state(), without_average(self.optimizer_state()), {})
+        shared = without_average(self.optimizer_state(wishes=True))
+        return joined(self.model_state(), shared, {})
 
     def restore(self, step: int, state: Mapping[str, Tensor]) -> None:
         """Continues after `step` with a state of `joined`.
@@ -261,6 +279,7 @@ class TrainingReplica:
         """
         self._anchored = self._make_anchored()
         self._anchored.load_state_dict(optimizer, self.round)
+        self._anchored.load_own_state(own)
         self._local.load_state_dict(own)
 
     @property
@@ -268,7 +287,14 @@ class TrainingReplica:
         """True if this rank has the anchor: the last step ended a round of the whole model."""
         round_ = self.job.rounds.at(max(1, self.step))
         at_end = self.step == round_.last and round_.fragment is None
-        return at_end and (round_.ends_phase or not self.job.settings.mix)
+        stays = round_.is_late or self.job.settings.local.mix
+        return at_end and (round_.ends_phase or not stays)
+
+
+def reported(rounds: Sequence[EndedRound]) -> Exchanged | None:
+    """Returns the reports of rounds together; None: there are none."""
+    exchanged = [ended.exchanged for ended in rounds if ended.exchanged]
+    return reduce(Exchanged.plus, exchanged) if exchanged else None
 
 
 def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str, Tensor]]:

@@ -4,6 +4,8 @@ Rank 0 also writes the folder of the run, as a master does: events, metrics, che
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import Final, final
 
 import torch
@@ -17,8 +19,9 @@ from atomo.training.checkpoints.checkpoint_cadence import Cadence
 from atomo.training.checkpoints.schema import exchange_in, without_exchange
 from atomo.training.job.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job.job import Job
-from atomo.training.job.round_plan import Round
+from atomo.training.job.round_plan import Round, RoundResult
 from atomo.training.job.run_control import NO_CONTROL, RunControl
+from atomo.training.loop.anchored_exchange import EndedRound
 from atomo.training.loop.exchange_setup import cautions_of, make_elastic_group
 from atomo.training.loop.replica import ReplicaStep, TrainingReplica, beginnings
 from atomo.training.loop.replica_check import check_replicas
@@ -196,6 +199,8 @@ class Replicated:
         round_ = self._replica.round
         if not self._group or self.step + 1 != round_.first:
             return
+        if self._group.meets_before(round_.number):
+            self._replica.settle()  # a spare has no part in a round that has ended
         joined = self._group.admit_spares(round_.number)
         if joined:
             if self._recorder:
@@ -216,7 +221,7 @@ class Replicated:
         saving = exchanges and self._asks_to_save()
         outcome = self._replica.take_step(ending=asks, saving=saving)
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
-        step = self._progress.done(self._figures(outcome, round_, sent, received))
+        step = self._progress.done(self._figures(outcome, sent, received, round_.is_local))
         done(step)
         self._tell_notes()
         # All ranks must know the last step before they take it: a drift ends the steps one later.
@@ -232,21 +237,34 @@ class Replicated:
         return INTERRUPTED if self._interrupted() else DRIFTED if self._drifted else DONE
 
     def _figures(
-        self, outcome: ReplicaStep, round_: Round, sent: int, received: int
+        self, outcome: ReplicaStep, sent: int, received: int, is_local: bool
     ) -> StepProgress:
         """Returns the figures of a finished step."""
-        group, job = self._group, self._job
+        group, job, rounds = self._group, self._job, outcome.rounds
         parts = outcome.exchanged, outcome.factor, outcome.update_s, outcome.step_s
-        if self.step != round_.last:
+        if is_local and not rounds:
             workers, none = len(group.members) if group else job.workers, (NONE, NONE)
             return StepProgress(self.step, *parts, sent, received, 0, *none, alone_of=workers)
-        moved = sent, received, dense_bytes(job) * round_.steps
-        gradients = images = None
-        if group:
-            reports, split = outcome.exchanged.reports, group.sample_split
-            gradients, images = split.balances(round_.number, reports, round_.steps)
-        result = outcome.round_result
+        steps = sum(ended.round.steps for ended in rounds) or 1
+        moved = sent, received, dense_bytes(job) * steps
+        gradients, images = self._balances(outcome) if group else (None, None)
+        result = result_of(rounds)
         return StepProgress(self.step, *parts, *moved, gradients, images, round_result=result)
+
+    def _balances(self, outcome: ReplicaStep) -> tuple[GradientCounts, GradientCounts]:
+        """Returns the counts of gradients and images, of a step or of the rounds that it ends."""
+        assert self._group is not None
+        balances = self._group.sample_split.balances
+        if not outcome.rounds:
+            return balances(self._job.rounds.at(self.step).number, outcome.exchanged.reports)
+        counts = [
+            balances(ended.round.number, exchanged.reports, ended.round.steps)
+            for ended in outcome.rounds
+            for exchanged in [ended.exchanged or outcome.exchanged]
+        ]
+        return reduce(GradientCounts.plus, [g for g, _ in counts]), reduce(
+            GradientCounts.plus, [images for _, images in counts]
+        )
 
     def _asks_to_save(self) -> bool:
         """Returns True if a checkpoint or another attempt is due, by the clock of rank 0."""
@@ -257,6 +275,7 @@ class Replicated:
         return self._recorder is None or self._recorder.can_save(self.step)
 
     def _save(self, write: Write, *, last: bool) -> None:
+        self._replica.settle()
         self._compare()
         write([*self._collect(self._replica.own_state(), "the state").values()], last)
         self._saved = self.step
@@ -281,6 +300,13 @@ class Replicated:
         return dict(
             enumerate(gather_states(self._transport, state, self.step, self._timeout_s, label))
         )
+
+
+def result_of(rounds: Sequence[EndedRound]) -> RoundResult | None:
+    """Returns the figures of the last of several rounds, with the steps of all."""
+    if not rounds or rounds[-1].result is None:
+        return None
+    return replace(rounds[-1].result, steps=sum(ended.round.steps for ended in rounds))
 
 
 def is_due(every: int, round_: Round) -> bool:

@@ -116,19 +116,26 @@ def test_what_is_to_be_read_is_short():
     assert max(guides.values()) <= 800, guides
 
 
-NARROW = [
-    *(DOCS / "index.md", DOCS / "which-codec.md", ROOT / "README.md"),
-    *(
-        page
-        for folder in ("archive", "concepts", "guides")
-        for page in (DOCS / folder).glob("*.md")
-    ),
-]
+NARROW = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+# The text of these is not wrapped yet.
+WIDE = {
+    "cluster-ec2",
+    "convergence",
+    "ddp",
+    "explain",
+    "local-steps",
+    "recipes",
+    "results",
+    "training",
+}
 
 
-@pytest.mark.parametrize("page", NARROW, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [page for page in NARROW if page.stem not in WIDE], ids=lambda p: p.stem
+)
 def test_lines_of_prose_are_narrow(page):
-    wide = [line for line in NOT_PROSE.sub("", page.read_text()).splitlines() if len(line) > 120]
+    lines = NOT_PROSE.sub("", page.read_text()).splitlines()
+    wide = [line for line in lines if len(line) > 120 and not line.startswith("      ")]
     assert not wide, wide[0]
 
 

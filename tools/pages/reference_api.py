@@ -76,7 +76,9 @@ def listed(lines: list[str]) -> str:
             items[-1] += f" {line.strip()}"
         else:
             items.append(line.strip())
-    return "\n".join(items)
+    return "\n".join(
+        textwrap.fill(item, 118, subsequent_indent="  ", break_on_hyphens=False) for item in items
+    )
 
 
 def fields_of(thing: type) -> Iterator[str]:

@@ -85,7 +85,7 @@ def fields_of(thing: type) -> Iterator[str]:
     """Yields the keys of a dictionary of options."""
     keys = getattr(thing, "__annotations__", {})
     if issubclass(thing, dict) and keys:
-        yield "Keys: " + ", ".join(f"`{key}`" for key in keys) + "."
+        yield textwrap.fill("Keys: " + ", ".join(f"`{key}`" for key in keys) + ".", 118)
 
 
 def methods(thing: type) -> Iterator[str]:

@@ -120,7 +120,7 @@ NARROW = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # The text of these is not wrapped yet.
 WIDE = {
     "cluster-ec2",
-    "convergence",
+    "headlines",
     "ddp",
     "explain",
     "local-steps",

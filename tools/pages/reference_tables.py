@@ -15,7 +15,7 @@ from atomo.options.local_recipes import LOCAL_RECIPES
 from atomo.options.recipes import RECIPES, Recipe
 from atomo.workloads import TASKS
 from atomo.workloads.datasets import DATASETS
-from atomo.workloads.models import MODELS
+from atomo.workloads.models import CIFAR_EXAMPLES, MODELS
 
 __all__ = ["codecs_page", "exit_codes_page", "names_page"]
 
@@ -49,6 +49,11 @@ raises the classes of the table, which are subclasses of `atomo.AtomoError`. Cod
 failure, such as an output that cannot be written; with a traceback it is a defect of this
 package. `mpirun` that refuses its arguments ends a job with 2.
 """
+
+CUT_OFF: Final = (
+    "Of a rank alone: all is written, but MPI did not end within 30 s and was cut off; `atomo "
+    "train` says so and ends with 0."
+)
 
 
 def first_line(thing: Any) -> str:
@@ -133,6 +138,8 @@ def names_page() -> str:
             NAMES_INTRO,
             "## `--network`\n",
             wrapped(f"{codes(MODELS)}."),
+            "Networks of the published CIFAR-100 examples:\n",
+            wrapped(f"{codes(CIFAR_EXAMPLES)}."),
             "## `--dataset`\n",
             wrapped(f"{codes(DATASETS)}. [Data sets](../data.md) lists their files."),
             "## `--task`\n",
@@ -157,13 +164,7 @@ def exit_codes_page() -> str:
     """Returns the page of exit codes, of both programs."""
     head = ("code", "error", "meaning")
     own = [*error_rows(errors, errors.AtomoError)]
-    own.append(
-        (
-            f"{errors.CUT_OFF}",
-            "",
-            "Of a rank alone: its results are written, but MPI did not end in time.",
-        )
-    )
+    own.append((f"{errors.CUT_OFF}", "", CUT_OFF))
     ends = (f"{errors.INTERRUPTED}", "", "The command was interrupted.")
     done = ("0", "", "Success.")
     return "\n".join(

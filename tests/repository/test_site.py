@@ -139,6 +139,16 @@ def test_lines_of_prose_are_narrow(page):
     assert not wide, wide[0]
 
 
+def test_every_picture_has_a_text_for_those_who_do_not_see_it():
+    pictures = [
+        (page.name, text)
+        for page in NARROW
+        for text in re.findall(r"!\[([^\]]*)\]\(", page.read_text())
+    ]
+    assert len(pictures) > 10
+    assert all(len(text) > 10 for _, text in pictures), pictures
+
+
 @pytest.mark.slow
 def test_the_site_builds_and_every_link_leads_somewhere(site):
     assert len([*site.rglob("*.html")]) > 25

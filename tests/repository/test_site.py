@@ -121,7 +121,6 @@ NARROW = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 WIDE = {
     "cluster-ec2",
     "headlines",
-    "ddp",
     "explain",
     "local-steps",
     "recipes",

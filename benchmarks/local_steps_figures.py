@@ -256,9 +256,10 @@ def style(method: str) -> dict[str, Any]:
     """Returns the line of a method: dashed for others', a colour for each number of steps."""
     every = METHODS[method].every
     ours = method.startswith("ours")
-    colours = {1: "C7", 8: "C0", 32: "C1", 128: "C2"}
+    other = "x" if ours else "v" if METHODS[method].is_local else "d"
+    colours = {1: "C7", 8: "C0", 16: "C4", 32: "C1", 128: "C2"}
     marks = {"sgd": "s", "lloydmax": "^", "tiletopk": "o"}
-    mark = next((marks[word] for word in method.split() if word in marks), "x" if ours else "d")
+    mark = next((marks[word] for word in method.split() if word in marks), other)
     colour = colours[every] if ours else f"C{3 + [*METHODS].index(method) % 6}"
     return {"marker": mark, "linestyle": "-" if ours else "--", "color": colour}
 

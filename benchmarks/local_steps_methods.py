@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Literal, Protocol, final
 
 import torch
 import torch.distributed as dist
@@ -43,6 +43,10 @@ class Method:
     """The steps in a round."""
     outer: str = "sgd(lr=1)"
     memory: str = "auto"
+    overlap: int | Literal["round"] = 0
+    """The steps during which an exchange continues; `round`: one round late."""
+    dense_steps: int = 0
+    """The first steps, each with an exchange."""
 
     @property
     def is_local(self) -> bool:
@@ -65,6 +69,8 @@ def local_methods() -> Iterator[tuple[str, Method]]:
         sparse = f"tiletopk(ratio={SHARES[every] / 100}, values=lloydmax)"
         name = f"ours {every} tiletopk {SHARES[every]} %"
         yield name, Method("local", sparse, every, memory=DECAY)
+        if every == ROUNDS[0]:
+            yield "ours 16 lloydmax", Method("local", "lloydmax", 16, memory=DECAY)
 
 
 METHODS: Final[Mapping[str, Method]] = {
@@ -129,8 +135,9 @@ class LocalSteps:
             model,
             inner,
             method.setting,
-            every=method.every,
+            every={0: 1, method.dense_steps: method.every} if method.dense_steps else method.every,
             outer=method.outer,
+            overlap=method.overlap,
             memory=method.memory,
             process_group=dist.group.WORLD,
         )

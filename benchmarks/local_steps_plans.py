@@ -35,10 +35,13 @@ FEW: Final = 2  # rounds of the published files, whose exchanges take many secon
 LEARNING_RATES: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
     {
         "LeNet": {"": 0.02},
-        "characters": {"": 0.002, "DeMo": 0.001},
+        "characters": {
+            "": 0.002, "DDP PowerSGD": 1e-3, "DeMo": 1e-3,
+            "ours 16": 1e-3, "ours 32 sgd": 1e-3, "ours 32 lloydmax": 1e-3,
+        },
         "ResNet-20": {"": 1e-3},
     }
-)
+)  # fmt: skip
 """By workload, and by the beginning of a method's name; the longest beginning counts."""
 
 PRICE: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(

@@ -8,9 +8,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from compare_runs import read
-
 from atomo.core.plotting import pyplot_for
+from atomo.report.columns import read_records
 
 
 def main() -> None:
@@ -42,7 +41,8 @@ def draw(pyplot: Any, options: argparse.Namespace) -> None:
 
 def curve(run: Path) -> tuple[list[float], list[float]]:
     """Returns the seconds of training and the accuracy, %, of each evaluation of a run."""
-    steps, tests = read(run / "metrics.jsonl"), read(run / "evaluations.jsonl")
+    steps, _ = read_records(run / "metrics.jsonl")
+    tests, _ = read_records(run / "evaluations.jsonl")
     spent = list(accumulate(step["step_s"] for step in steps))
     at = {step["step"]: place for place, step in enumerate(steps)}
     return [spent[at[test["step"]]] for test in tests], [100 * test["top1"] for test in tests]

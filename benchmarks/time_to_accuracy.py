@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from compare_runs import read
+from atomo.report.columns import read_records
 
 ROOT: Final = Path(__file__).parent.parent
 CLUSTER: Final = str(ROOT / "tools" / "virtual_cluster.py")
@@ -183,7 +183,8 @@ def with_atomo(
 
 def row(folder: Path, targets: list[float]) -> str:
     """Returns the median step, the steps and seconds to each accuracy, and the best accuracy."""
-    steps, tests = read(folder / "metrics.jsonl"), read(folder / "evaluations.jsonl")
+    steps, _ = read_records(folder / "metrics.jsonl")
+    tests, _ = read_records(folder / "evaluations.jsonl")
     cells = [f"{statistics.median(step['step_s'] for step in steps):.3f}"]
     for target in targets:
         reached = next((test["step"] for test in tests if test["top1"] >= target), None)
@@ -194,7 +195,7 @@ def row(folder: Path, targets: list[float]) -> str:
     return " | ".join([*cells, f"{max(test['top1'] for test in tests):.2%}"])
 
 
-def spent(steps: list[dict[str, Any]], last: int) -> float:
+def spent(steps: list[Mapping[str, Any]], last: int) -> float:
     """Returns the seconds of training up to a step."""
     return float(sum(step["step_s"] for step in steps if step["step"] <= last))
 

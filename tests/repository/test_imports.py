@@ -32,6 +32,7 @@ ORDER = [
     "planning",
     "analysis",
     "training",
+    "report",
     "hooks",
     "launch",
     "cli",

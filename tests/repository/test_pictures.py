@@ -50,25 +50,6 @@ def run(tmp_path):
     return tmp_path
 
 
-@pytest.mark.slow
-def test_runs_are_compared_over_steps_bytes_and_seconds(run, monkeypatch):
-    compare = script("compare_runs.py")
-    monkeypatch.setattr(pyplot, "close", lambda figure: None)
-    compare["draw"](pyplot, [run], run / "runs.png", None)
-    over = [axis.lines[0].get_xdata().tolist() for axis in pyplot.gcf().axes[3:]]
-    assert over == [[5, 10], [pytest.approx(0.005), pytest.approx(0.01)], [2.5, 5.0]]
-    monkeypatch.undo()
-    pyplot.close("all")
-
-
-def test_a_comparison_without_a_picture_needs_no_matplotlib(run, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr(sys, "argv", ["compare_runs.py", str(run), "--target=50"])
-    script("compare_runs.py")["main"]()
-    shown = capsys.readouterr().out
-    assert "| 10 | 75.00% | 0.293 | 4.0 | 5 | 5, 0, 2 |" in shown
-
-
 def test_a_sample_has_the_first_steps_and_the_last():
     steps = [f"step {n}/4 loss 1 ETA 0:0{n}\n" for n in range(1, 5)]
     output = "".join(["head\n", *steps[:3], "checkpoint  \n", steps[3], "end\n"])

@@ -22,7 +22,7 @@ from atomo.config.file import SETTINGS_FILE
 from atomo.config.identity import METHOD, STATE, WEIGHTS
 from atomo.config.settings import Settings
 from atomo.core.arguments import flag
-from atomo.launch.display.text import bytes_text
+from atomo.core.number_text import bytes_text
 from atomo.memory import MEMORIES
 from atomo.options.recipes import RECIPES
 from atomo.workloads.datasets import DATASETS, load_dataset

@@ -12,7 +12,7 @@ from support.selection import slow_but
 
 from atomo.config.settings import Settings
 from atomo.training.checkpoints.checkpoint import Snapshot, load
-from atomo.training.job.events import Event
+from atomo.training.job.events import Event, RankTimes
 
 OUTER = "sgd(lr=0.7, momentum=0.9, nesterov=yes)"
 
@@ -91,7 +91,8 @@ def test_a_master_begins_a_round_anew_that_replicas_left(tmp_path):
 
 
 def test_lines_are_rounds_with_all_their_images(tmp_path):
-    run_threads(local(tmp_path, outer=OUTER))
+    events: list[Event] = []
+    run_threads(local(tmp_path, outer=OUTER), events.append)
     lines = metrics(tmp_path)
     assert [(line["step"], line["round"], line["round_steps"]) for line in lines] == [
         (3, 1, 3), (6, 2, 3), (8, 3, 2),
@@ -100,6 +101,13 @@ def test_lines_are_rounds_with_all_their_images(tmp_path):
     assert all(line["images_asked"] == line["images_used"] for line in lines)
     assert lines[0]["correlation"] is None
     assert all(-1 <= line["correlation"] <= 1 for line in lines[1:])
+    times = [event for event in events if isinstance(event, RankTimes)][-1]
+    assert (times.step, times.rank) == (8, [1, 2])
+    assert all(seconds > 0 for seconds in times.compute_s)
+    layers = json.loads((tmp_path / "layers.json").read_text())["rows"]
+    assert sum(layer["entries"] for layer in layers) == lines[0]["dense_bytes"] // (4 * 2 * 3)
+    assert any(layer["codec"].startswith("topk(ratio=0.1") for layer in layers)
+    assert all(0 < layer["bytes"] <= 4 * layer["entries"] for layer in layers)
 
 
 @pytest.mark.parametrize("optimizer", slow_but(["adam"], ["adam", "sgd", "muon"]))

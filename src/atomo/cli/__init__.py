@@ -17,6 +17,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "train": "train a model: starts a master, its workers and an evaluator",
         "sweep": "train once for each of several values, and name the best",
         "evaluate": "follow a run's checkpoints and evaluate each of them",
+        "report": "write a page about a run that opens in any browser",
         "throughput": "measure how fast whole jobs are, with compression and without",
         "explain": "predict steps over given links with each codec: does compression pay?",
         "bench": "measure codecs: speed, bytes and error, on your own gradients",
@@ -29,8 +30,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 # A file `inspect.py` would hide a module of Python from programs that start in this folder.
 MODULES: Final[Mapping[str, str]] = MappingProxyType({"inspect": "inspect_gradient"})
 
-# Commands that start the computing processes, and compute nothing themselves.
-LAUNCHERS: Final = frozenset({"train", "sweep", "throughput"})
+# Commands that start processes or read their records, and compute nothing themselves.
+DEFERRING: Final = frozenset({"train", "sweep", "throughput", "report"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def act(name: str, words: list[str]) -> int:
     """Imports the module of the command, and runs it."""
-    if name in LAUNCHERS:
+    if name in DEFERRING:
         defer("torch")
     module = import_for_good(f"atomo.cli.{MODULES.get(name, name)}")
     run: Callable[[Sequence[str]], int] = module.main

@@ -16,10 +16,10 @@ from atomo.config.effect_tables import Effect, caution
 from atomo.config.settings import Settings
 from atomo.core.arguments import Parser, flag, number_converter, translate_spellings
 from atomo.core.bounds import ANY, COUNT, check
+from atomo.core.number_text import bytes_text
 from atomo.errors import ConfigError
 from atomo.launch.cli_settings import parse_cli_settings
 from atomo.launch.console import report_console
-from atomo.launch.display.text import bytes_text
 from atomo.launch.resolve import resolve_settings
 from atomo.launch.studies.quiet_jobs import QuietDisplay, run_trial
 from atomo.training.job.events import StepDone
@@ -52,7 +52,7 @@ EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
         **dict.fromkeys(("max_steps", "epochs"), STEPS),
         **dict.fromkeys(
             ("train_dir", "evaluator", "test_batch_size", "eval_freq", "checkpoint_every",
-             "keep_checkpoints", "resume", "log_interval"),
+             "keep_checkpoints", "resume", "report", "log_interval"),
             OWN,
         ),
     }
@@ -138,6 +138,7 @@ def run_job(settings: Settings, steps: int) -> tuple[int, list[StepDone]]:
         short = replace(
             settings, train_dir=str(Path(folder) / "run"), evaluator="none", max_steps=steps,
             eval_freq=steps, keep_checkpoints=1, epochs=steps, resume="never",
+            report=False,
         )  # fmt: skip
         return run_trial(short, recorder), recorder.steps
 

@@ -94,7 +94,7 @@ READ: Final = (
     "blosc_codec", "enable_gpu", "master_device", "cuda_aware_mpi", "threads", "train_dir",
     "eval_freq", "checkpoint_every", "keep_checkpoints", "resume", "dump_every", "evaluator",
     "seed", "log_format", "timeout", "min_workers", "spares", "max_restarts", "mpi_args",
-    "local_steps",
+    "local_steps", "report",
 )  # fmt: skip
 
 TRAIN_EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(

@@ -21,7 +21,7 @@ __all__ = ["METHOD", "STATE", "UNSAID", "WEIGHTS", "check_identity", "record"]
 LAUNCH_ONLY: Final = {
     "hostfile", "slurm", "mpi_args", "evaluator", "resume", "train_dir", "data_dir", "weights",
     "log_format", "min_workers", "spares", "max_strikes", "max_restarts", "checkpoint_every",
-    "cuda_aware_mpi", "auto_share",
+    "cuda_aware_mpi", "auto_share", "report",
 }  # fmt: skip
 WEIGHTS: Final = ("task", "network", "image_size")
 """Settings that must always be equal: the weights of a checkpoint depend on them."""

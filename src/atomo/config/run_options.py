@@ -178,6 +178,7 @@ class RunOptions:
     )
     dump_every: int = option(0, "steps between two dumps of worker 1's gradient to a file; 0: none")
     evaluator: str = option("local", "local: an evaluator beside the run; none: start it yourself")
+    report: bool = option(True, "report.html and events.jsonl in --train-dir; no: neither")
     seed: int = option(1, "seed of all random numbers")
     log_interval: int = option(10, "steps between two lines of progress")
     log_format: str = option("text", "text, or atomo: lines of the published ATOMO")

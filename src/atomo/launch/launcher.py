@@ -16,6 +16,7 @@ from atomo.launch.jobs.slurm import SRUN
 from atomo.launch.jobs.ssh import RemoteHosts, ssh_command
 from atomo.launch.resolve import claim_folder, resolve_settings
 from atomo.launch.restarts import run_with_restarts
+from atomo.launch.run_journal import journal_of
 from atomo.launch.supervisor import Supervisor
 from atomo.training.job.events import Fence
 
@@ -37,7 +38,7 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
     settings = resolve_settings(settings, name)
     mpirun_command(settings, to_arguments(settings))  # before anything is made: it may be refused
     settings = claim_folder(settings, is_named)
-    display, summary = display_of(settings, console), Summary()
+    shown, summary = display_of(settings, console), Summary()
     reach = RemoteHosts(
         job_hosts(settings),
         SRUN if settings.slurm else ssh_command(split_arguments(settings.mpi_args)),
@@ -54,10 +55,12 @@ def launch(settings: Settings, console: Console, name: str = "") -> int:
         return Supervisor(chosen, line, display, summary, fence)
 
     try:
-        code = run_with_restarts(settings, attempt, summary, display, reach.lost)
+        with journal_of(settings, shown) as (display, codes):
+            codes.append(run_with_restarts(settings, attempt, summary, display, reach.lost))
     finally:
         reach.close()
-        display.close()
+        shown.close()
+    code = codes[-1]
     if summary.last or not code:
         console.print(summary.table())
     return code

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from atomo.cli.explanation.options import ExplainOptions
-from atomo.launch.display.text import bytes_text
+from atomo.core.number_text import bytes_text
 from atomo.planning import Scenario
 from atomo.planning.comparison import DENSE
 from atomo.planning.local_price import prices_near

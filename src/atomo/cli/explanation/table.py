@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from atomo.cli.explanation.options import ExplainOptions, skipped_communicators
+from atomo.core.number_text import bytes_text
 from atomo.core.quantities import speed_text
-from atomo.launch.display.text import bytes_text
 from atomo.planning import Scenario
 from atomo.planning.comparison import DENSE, OTHER_SIZES, Comparison, compression_pays
 from atomo.planning.local_rounds import LocalRound

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Final, Protocol, final, runtime_checkable
 
 from atomo.config.comm_types import PARAMETER_SERVER
+from atomo.core.number_text import bytes_text, duration_text, ratio_text
 from atomo.core.process.program import NO_ROOM
 from atomo.core.visible import visible
-from atomo.launch.display.text import bytes_text, duration_text, ratio_text
 from atomo.training.evaluation.evaluation import AVERAGED, Evaluation
 from atomo.training.job.events import (
     Caution,

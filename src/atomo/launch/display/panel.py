@@ -10,6 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from atomo.core.number_text import bytes_text, duration_text, ratio_text
 from atomo.core.visible import visible
 from atomo.launch.display.lines import (
     back_text,
@@ -21,7 +22,6 @@ from atomo.launch.display.lines import (
     rate_text,
 )
 from atomo.launch.display.summary import STRAGGLES, Summary
-from atomo.launch.display.text import bytes_text, duration_text, ratio_text
 from atomo.training.evaluation.evaluation import Evaluation
 from atomo.training.job.events import (
     Caution,

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from atomo.config.comm_types import PARAMETER_SERVER
+from atomo.core.number_text import bytes_text, duration_text, ratio_text
 from atomo.launch.display.lines import exchanges
-from atomo.launch.display.text import bytes_text, duration_text, ratio_text
 from atomo.launch.display.totals import GradientTotals
 from atomo.training.evaluation.evaluation import Evaluation
 from atomo.training.job.events import Ended, Event, Saved, Started, StepDone, Storage

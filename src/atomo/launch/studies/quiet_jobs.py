@@ -8,6 +8,7 @@ from atomo.core.arguments import to_arguments
 from atomo.core.visible import visible
 from atomo.launch.jobs.mpirun import mpirun_command
 from atomo.launch.resolve import claim_folder, resolve_settings
+from atomo.launch.run_journal import journal_of
 from atomo.launch.supervisor import Supervisor
 from atomo.training.evaluation.evaluation import Evaluation
 from atomo.training.job.events import Caution, Event, StepDone
@@ -44,4 +45,7 @@ def run_trial(settings: Settings, recorder: QuietDisplay) -> int:
         ConfigError: a setting is wrong; no process was started.
     """
     settings = claim_folder(resolve_settings(settings), is_named=True)
-    return Supervisor(settings, mpirun_command(settings, to_arguments(settings)), recorder).run()
+    line = mpirun_command(settings, to_arguments(settings))
+    with journal_of(settings, recorder) as (display, codes):
+        codes.append(Supervisor(settings, line, display).run())
+    return codes[-1]

@@ -7,8 +7,8 @@ from typing import Final, final
 
 from rich.table import Table
 
+from atomo.core.number_text import bytes_text
 from atomo.errors import CheckpointError
-from atomo.launch.display.text import bytes_text
 from atomo.training.evaluation.evaluation_log import EVALUATIONS
 from atomo.training.records.json_lines import append_line, lines
 from atomo.training.records.step_lines import LAST_STEP, number_in, step_lines, whole_in

@@ -21,6 +21,7 @@ __all__ = [
     "Measuring",
     "Met",
     "ProbedAgain",
+    "RankTimes",
     "Saved",
     "Started",
     "StepDone",
@@ -145,6 +146,20 @@ class Saved:
 
 @final
 @dataclass(frozen=True)
+class RankTimes:
+    """Mean seconds of the parts of a step by rank, over the steps since the job began."""
+
+    step: int
+    rank: list[int]
+    compute_s: list[float]
+    encode_s: list[float]
+    send_s: list[float]
+    wait_s: list[float]
+    follow_s: list[float]
+
+
+@final
+@dataclass(frozen=True)
 class Storage:
     """A kind of file cannot be written any more, or can be written again."""
 
@@ -216,11 +231,12 @@ class Ended:
 
 
 Event = (
-    Met | Measuring | Started | StepDone | Caution | Saved | Storage | ProbedAgain | Fence | Failed
-    | Ended
+    Met | Measuring | Started | StepDone | Caution | Saved | RankTimes | Storage | ProbedAgain
+    | Fence | Failed | Ended
 )  # fmt: skip
 KINDS: Final = (
-    Met, Measuring, Started, StepDone, Caution, Saved, Storage, ProbedAgain, Fence, Failed, Ended
+    Met, Measuring, Started, StepDone, Caution, Saved, RankTimes, Storage, ProbedAgain, Fence,
+    Failed, Ended,
 )  # fmt: skip
 EVENTS: Mapping[str, type[Event]] = MappingProxyType({event.__name__: event for event in KINDS})
 

@@ -20,6 +20,8 @@ from atomo.errors import ConfigError
 from atomo.options.grouping import cut_at
 
 __all__ = [
+    "CODECS_FILE",
+    "MESSAGES_FILE",
     "CodecPlan",
     "MessagePlan",
     "Plan",
@@ -28,6 +30,8 @@ __all__ = [
     "planned_settings",
 ]
 
+CODECS_FILE: Final = "auto.json"
+MESSAGES_FILE: Final = "fusion.json"
 DEPENDS_ON: Final = ("network", "dataset", "comm_type", "n", "batch_size", "error_budget")
 
 

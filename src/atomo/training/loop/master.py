@@ -88,6 +88,7 @@ class Master:
         self._server.stop()
         self._tell_notes()
         balances = self._server.gradient_counts(), self._server.image_counts()
+        self._tell_rank_times()
         self._recorder.end(self.step, reason, *balances)
         return reason
 
@@ -124,6 +125,12 @@ class Master:
         """Reports the server's notes about workers."""
         for note in self._server.take_notes():
             self._tell(Caution(note))
+
+    def _tell_rank_times(self) -> None:
+        """Reports the times of the ranks, if a step was taken."""
+        times = self._progress.rank_times(self.step)
+        if times.rank:
+            self._tell(times)
 
     def _warn(self) -> None:
         """Cautions if the death of a worker ends the run."""
@@ -207,6 +214,7 @@ class Master:
         """Writes a checkpoint unless this step has one; returns True if the step has one now."""
         if self._saved != self.step and self._recorder.save(self.step, self._parts):
             self._saved = self.step
+            self._tell_rank_times()
         self._cadence.begin()  # also after a failure: the recorder schedules the next attempt
         self._tell_notes()
         return self._saved == self.step

@@ -112,6 +112,7 @@ class Replicated:
                     recorder.save_last(self.step, parts)
                 else:
                     recorder.save(self.step, lambda: parts)
+                self._tell_rank_times()
 
             with recorder.logging(self.step) as done:
                 for caution in cautions_of(self._job, self._group):
@@ -119,6 +120,12 @@ class Replicated:
                 reason = self._train(done, write)
             recorder.end(self.step, reason)
         return reason
+
+    def _tell_rank_times(self) -> None:
+        """Reports the times of the ranks, if a step was taken."""
+        times = self._progress.rank_times(self.step)
+        if times.rank:
+            self._tell(times)
 
     def _scatter_states(self, snapshot: Snapshot | None) -> None:
         """Starts all ranks from a checkpoint, or from the beginning."""

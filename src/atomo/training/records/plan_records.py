@@ -23,11 +23,9 @@ from atomo.fusion import shapes
 from atomo.training.checkpoints.data_files import last_whole
 from atomo.training.folder.run_folder import Staging, decoded
 from atomo.training.job.job import Job
-from atomo.training.job.plan import CodecPlan, MessagePlan, Plan
+from atomo.training.job.plan import CODECS_FILE, MESSAGES_FILE, CodecPlan, MessagePlan, Plan
 
 __all__ = [
-    "CODECS_FILE",
-    "MESSAGES_FILE",
     "continued",
     "job_hash",
     "keep_plan",
@@ -38,8 +36,6 @@ __all__ = [
     "short_hash",
 ]
 
-CODECS_FILE: Final = "auto.json"
-MESSAGES_FILE: Final = "fusion.json"
 SINCE: Final = "since"  # the first step by a plan
 EARLIER: Final = "earlier"  # plans, the latest first
 # Settings that the costs of messages depend on.

@@ -1,16 +1,18 @@
 """The event of a finished step, with a master and without."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, final
 
 from atomo.exchange import Exchanged, GradientCounts, Report
-from atomo.training.job.events import StepDone
+from atomo.training.job.events import RankTimes, StepDone
 from atomo.training.job.job import Job
 from atomo.training.job.round_plan import RoundResult
 
 __all__ = ["Progress", "StepProgress"]
 
+RANK_PARTS = tuple(f.name for f in fields(RankTimes) if f.name not in ("step", "rank"))
+MOST_RANKS = 64  # of a record of times: a line of the launcher's pipe is written in one piece
 SMOOTHING = 0.9  # weight of the past steps in the estimate of the remaining time
 
 
@@ -44,11 +46,15 @@ class Progress:
         self._job = job
         self._step_s = 0.0  # smoothed
         self._round_s = 0.0  # of the steps since the last exchange
+        self._rank_sums: dict[int, list[float]] = {}  # seconds of each part, by rank
+        self._rank_steps: dict[int, int] = {}
 
     def done(self, step: StepProgress) -> StepDone:
         """Returns the event of a step."""
         job, exchanged = self._job, step.exchanged
         reports = list(exchanged.reports.values())
+        if not step.alone_of:
+            self._add_rank_times(exchanged.reports)
         images = sum(report.images for report in reports)
         return StepDone(
             step=step.number,
@@ -75,6 +81,23 @@ class Progress:
             **gradient_fields(step.gradients or all_used(len(reports))),
             **image_fields(step.images or all_used(round(images))),
         )
+
+    def _add_rank_times(self, reports: Mapping[int, Report]) -> None:
+        for rank, report in reports.items():
+            sums = self._rank_sums.setdefault(rank, [0.0] * len(RANK_PARTS))
+            for place, name in enumerate(RANK_PARTS):
+                sums[place] += getattr(report, name)
+            self._rank_steps[rank] = self._rank_steps.get(rank, 0) + 1
+
+    def rank_times(self, step: int) -> RankTimes:
+        """Returns the mean times of the ranks up to a step, of the busiest if there are many."""
+        busiest = sorted(self._rank_sums, key=lambda rank: -sum(self._rank_sums[rank][:2]))
+        ranks = sorted(busiest[:MOST_RANKS])
+        rows = [[s / self._rank_steps[rank] for s in self._rank_sums[rank]] for rank in ranks]
+        columns = {
+            name: [round(row[place], 6) for row in rows] for place, name in enumerate(RANK_PARTS)
+        }
+        return RankTimes(step, ranks, **columns)
 
     def _images_per_s(self, step: StepProgress, images: float) -> float:
         """Returns the samples per second of all workers in a step, or in a round of local steps.

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from atomo.training.job.events import DRIFTED, Caution, Ended, Event, Saved, Sta
 from atomo.training.job.job import Job
 from atomo.training.records.causes import at_start, likely
 from atomo.training.records.divergence_monitor import DivergenceMonitor
+from atomo.training.records.layer_records import keep_layers
 from atomo.training.records.metrics import MetricsLog
 from atomo.training.records.plan_records import keep_plan
 from atomo.training.records.retrying_writer import RetryingWriter
@@ -168,6 +169,8 @@ class RunRecorder:
         unfinish(self._folder)  # only now: a refused resume must not change the folder
         keep_settings(self._folder, self._job.settings)
         keep_plan(self._folder, self._job.plan)
+        with suppress(CheckpointError):  # for readers alone: no reason to end a run
+            keep_layers(self._folder, self._job)
 
     @property
     def tries_again(self) -> bool:

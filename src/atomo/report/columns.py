@@ -1,0 +1,179 @@
+"""Columns of metrics.jsonl: the steps of a run as arrays, read from a file that anyone may write.
+
+A line that is no step is left out and counted; a number that is missing or wrong is NaN. The file
+is read in pieces, so that the memory of a read grows with the columns alone.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, Final, final
+
+import numpy as np
+from jaxtyping import Float64
+
+from atomo.core.safe_read import open_plain
+from atomo.training.folder.run_folder import decoded
+
+__all__ = ["NAMES", "Column", "StepColumns", "read_columns", "read_records"]
+
+Column = Float64[np.ndarray, " steps"]
+NAMES: Final = (
+    "step", "loss", "accuracy", "lr", "damping", "workers", "up_bytes", "down_bytes",
+    "dense_bytes", "step_s", "compute_s", "encode_s", "send_s", "wait_s", "follow_s", "decode_s",
+    "update_s", "exchange_s", "hidden_s", "slowest", "slowness", "round", "round_steps",
+    "outer_rate", "correlation", "asked", "late", "lost", "refused", "under_way", "images_asked",
+    "images_used", "images_late", "images_lost", "images_refused", "images_under_way",
+    "storage_failures",
+)  # fmt: skip
+LARGEST: Final = 1e39  # no float32 is so large, and sums of such numbers are finite
+PIECE: Final = 2000  # lines that are parsed together: a call for each line costs half as much again
+LONGEST: Final = 2**20  # bytes of a line
+MOST_LINES: Final = 2_000_000
+
+
+@final
+@dataclass(frozen=True)
+class StepColumns:
+    """The steps of a run: a column for each of `NAMES`, NaN where a line has no such number."""
+
+    columns: Mapping[str, Column]
+    skipped: int = 0
+    """Lines that are no step."""
+    refusals: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    """Refused frames by rank and fault."""
+
+    @classmethod
+    def none(cls) -> "StepColumns":
+        """Returns the columns of a run without steps."""
+        return cls({name: np.zeros(0) for name in NAMES})
+
+    def __len__(self) -> int:
+        return len(self.columns["step"])
+
+    def __getitem__(self, name: str) -> Column:
+        return self.columns[name]
+
+    def after(self, steps: int) -> "StepColumns":
+        """Returns the steps after the first ones; all of them if there are few."""
+        if len(self) <= 2 * steps:
+            return self
+        return StepColumns({name: values[steps:] for name, values in self.columns.items()})
+
+    def total(self, name: str) -> float:
+        """Returns the sum of a column, without entries that are no numbers."""
+        return float(self.filled(name).sum())
+
+    def mean(self, name: str) -> float:
+        """Returns the mean of a column, without entries that are no numbers; 0 if all are none."""
+        values = self[name][np.isfinite(self[name])]
+        return float(values.mean()) if len(values) else 0.0
+
+    def running(self, name: str) -> Column:
+        """Returns the sums of a column from the first step to each step."""
+        return np.cumsum(self.filled(name))
+
+    def filled(self, name: str) -> Column:
+        """Returns a column with 0 for entries that are no numbers."""
+        return np.where(np.isfinite(self[name]), self[name], 0.0)
+
+
+def read_columns(path: Path) -> StepColumns:
+    """Reads the steps of a run; without a file there are none.
+
+    Raises:
+        OSError: the file exists, and cannot be read.
+    """
+    pieces: list[Mapping[str, Column]] = []
+    refusals: Counter[tuple[int, str]] = Counter()
+    skipped = 0
+    for lines in line_pieces(path):
+        parsed = parsed_lines(lines)
+        steps = [record for record in parsed if is_step(record)]
+        skipped += len(lines) - len(steps)
+        pieces.append({name: column(steps, name) for name in NAMES})
+        count_refusals(steps, refusals)
+    if not pieces:
+        return StepColumns.none()
+    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in NAMES}
+    return StepColumns(joined, skipped, refusals)
+
+
+def read_records(path: Path) -> tuple[list[Mapping[str, Any]], int]:
+    """Returns the JSON objects of a file, one a line, and the number of other lines.
+
+    Raises:
+        OSError: the file exists, and cannot be read.
+    """
+    lines = [line for piece in line_pieces(path) for line in piece]
+    records = [record for record in map(decoded, lines) if isinstance(record, Mapping)]
+    return records, len(lines) - len(records)
+
+
+def line_pieces(path: Path) -> Iterator[list[bytes]]:
+    """Yields the lines of a file, some at a time; none without a file."""
+    try:
+        with open_plain(path) as file:
+            lines = islice(bounded_lines(file), MOST_LINES)
+            while piece := list(islice(lines, PIECE)):
+                yield piece
+    except FileNotFoundError:
+        return
+
+
+def bounded_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yields the lines of a file; a line beyond `LONGEST` comes in parts, which are no JSON."""
+    while line := file.readline(LONGEST):
+        if not line.isspace():
+            yield line.rstrip(b"\n")
+
+
+def parsed_lines(lines: Sequence[bytes]) -> list[Any]:
+    """Returns the JSON value of each line; None for a line that is no JSON."""
+    try:
+        values = json.loads(b"[" + b",".join(lines) + b"]")
+    except (ValueError, RecursionError, MemoryError):
+        return [decoded(line) for line in lines]
+    # A line `1,2` is no JSON, and is two values here.
+    return values if len(values) == len(lines) else [decoded(line) for line in lines]
+
+
+def is_step(record: object) -> bool:
+    """Returns True for a record of a step."""
+    return isinstance(record, Mapping) and type(record.get("step")) is int
+
+
+def column(steps: Sequence[Mapping[str, Any]], name: str) -> Column:
+    """Returns the numbers of a name."""
+    numbers = numbers_of([record.get(name) for record in steps])
+    return np.where(np.abs(numbers) < LARGEST, numbers, np.nan)
+
+
+def numbers_of(values: Sequence[object]) -> Column:
+    """Returns values as an array: quickly if all are numbers or None."""
+    with suppress(ValueError, OverflowError):  # lists of several lengths
+        array = np.array(values)
+        if array.dtype.kind in "fi":
+            return array.astype(np.float64)
+    return np.array([number(value) for value in values], dtype=np.float64)
+
+
+def number(value: object) -> float:
+    """Returns a number; NaN for anything else."""
+    try:
+        return float(value) if type(value) in (int, float) else np.nan  # type: ignore[arg-type]
+    except OverflowError:
+        return np.nan
+
+
+def count_refusals(steps: Sequence[Mapping[str, Any]], refusals: Counter[tuple[int, str]]) -> None:
+    """Counts the refused frames of some steps by rank and fault."""
+    for record in steps:
+        match record:
+            case {"refused_from": [_, *_] as ranks, "refused_for": [_, *_] as faults}:
+                pairs = zip(ranks, faults, strict=False)
+                refusals.update((rank, str(fault)) for rank, fault in pairs if type(rank) is int)

@@ -1,9 +1,11 @@
 """`atomo explain` says what a step would take, and whether compression pays."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.run_folders import parse_page
 
 from atomo.cli import main
 from atomo.cli.explanation.options import (
@@ -28,9 +30,18 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
 
 
 def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    slow = explained(capsys, "--bandwidth", "1mbit", "--code", "topk(ratio=0.01); fp16")
+    html = tmp_path / "page.html"
+    slow = explained(
+        capsys, "--bandwidth", "1mbit", "--code", "topk(ratio=0.01); fp16", "--html", str(html)
+    )
+    text = parse_page(html.read_text()).text
+    assert "With 1mbit, 50us, compression pays." in text
+    assert f"{slow['parameters']:,} parameters" in text
+    assert "64 workers: topk with --comm-type" in text
+    assert "All of it: bf16 with --comm-type Allreduce" in text
+    assert text.count("Step over bandwidth") == text.count("Step over workers") == 2
     assert slow["compress"] is True
     steps = {(one["code"], one["communicator"]): one for one in slow["steps"]}
     assert steps["topk", "Allgather"]["to_base"] > 5
@@ -106,6 +117,8 @@ def test_it_answers_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
         (["--hierarchical", "4", "--workers", "4"], "give at most 3 for a host"),
         (["--hierarchical", "4", "--probe", "x"], "--hierarchical 4 --probe x: a probe measures"),
         (["--png", "/nowhere/x.png"], "--png"),
+        (["--html", "/nowhere/x.html"], "there is no folder /nowhere"),
+        (["--html", "x.html", "--local-steps", "30"], "leave one of the two out"),
     ],
 )
 def test_what_cannot_be_is_named(

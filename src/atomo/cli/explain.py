@@ -16,6 +16,7 @@ from atomo.cli.explanation.options import (
     parse_codecs,
     skipped_communicators,
 )
+from atomo.cli.explanation.page import check_page, write_explanation
 from atomo.cli.explanation.rounds_table import rounds_table, rounds_verdict
 from atomo.cli.explanation.run import explain_run, with_enclosing_run
 from atomo.cli.explanation.table import document, links_text, table, verdict
@@ -78,6 +79,9 @@ def main(words: Sequence[str]) -> int:
         )
     if options.png:
         draw(options.png, scenario, fastest_methods(measured, comparisons))
+    if options.html:
+        methods = fastest_methods(measured, comparisons)
+        write_explanation(scenario, comparisons, methods, options)
     return 0
 
 
@@ -108,6 +112,8 @@ def parse_options(
     options = parse_arguments(ExplainOptions, words, "explain", DESCRIPTION, build)
     if options.png:
         pyplot_for(options.png)
+    if options.html:
+        check_page(options.html)
     _ = options.link
     return options
 

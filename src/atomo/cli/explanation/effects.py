@@ -13,7 +13,7 @@ __all__ = ["EXPLAIN_EFFECTS", "OF_RUN"]
 READ: Final = (
     "workers", "hierarchical", "bandwidth", "latency", "code", "svd_rank", "threads",
     "processes_per_host", "cores", "repetitions", "weights", "gradient", "compute", "probe",
-    "json", "png", "local_steps",
+    "json", "png", "html", "local_steps",
 )  # fmt: skip
 PASSES: Final[Effect[ExplainOptions]] = Effect(
     lambda o: not (o.compute and (o.weights or o.gradient)) and with_enclosing_run(o) is o,
@@ -41,7 +41,8 @@ OF_RUN: Final[Mapping[str, Effect[ExplainOptions]]] = MappingProxyType(
     )
     | dict.fromkeys(
         ("dataset", "data_dir", "image_size", "batch_size", "workers", "code", "svd_rank",
-         "weights", "gradient", "compute", "probe", "hostfile", "mpi_args", "png", "local_steps"),
+         "weights", "gradient", "compute", "probe", "hostfile", "mpi_args", "png", "html",
+         "local_steps"),
         RUN,
     )
 )  # fmt: skip

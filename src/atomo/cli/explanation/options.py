@@ -103,6 +103,7 @@ class ExplainOptions:
     )
     json: bool = option(False, "one JSON document: yes or no")
     png: str = option("", "file for a plot over bandwidth; needs matplotlib")
+    html: str = option("", "file for a page with curves, the table and answers in words")
 
     def __post_init__(self) -> None:
         check(self, BOUNDS, flag)
@@ -123,6 +124,11 @@ class ExplainOptions:
             )
         if self.local_steps:
             parse_every(self.local_steps)
+            if self.html:
+                raise ConfigError(
+                    f"--html {self.html} --local-steps {self.local_steps}: the page has steps with "
+                    "an exchange each; leave one of the two out"
+                )
         if self.weights and self.gradient:
             raise ConfigError(
                 f"--weights {self.weights} --gradient {self.gradient}: gradients are computed "

@@ -36,8 +36,11 @@ def test_launch_status_hosts_shutdown(ec2, cloud, folder, method):
     assert done.code == 0, done.err
     assert [host["role"] for host in done.record] == ["master", "worker", "worker"]
     assert {host["spot"] for host in done.record} == {method == "spot"}
-    status = ec2("status", "--json").record
+    status = ec2("status", "--json", "--html", "status.html").record
     assert [host["id"] for host in status["hosts"]] == ids(done)
+    page = (folder / "status.html").read_text()
+    assert all(host["id"] in page for host in done.record)
+    assert "3 of 3 hosts run" in page
     assert ec2("get_hosts").code == 0
     inside = [host["private_ip"] for host in done.record]
     written = folder / "clusters" / "test"

@@ -1,7 +1,7 @@
 """`status`: shows the cluster's hosts."""
 
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from io import BytesIO
@@ -20,6 +20,7 @@ from atomo_cluster.ec2.aws.inventory import (
 from atomo_cluster.ec2.aws.policy import EVERYWHERE
 from atomo_cluster.ec2.aws.search import find_resources
 from atomo_cluster.ec2.commands.clusters.own_hosts import show_own
+from atomo_cluster.ec2.commands.clusters.status_page import ClusterStatus, status_html
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.hosts.delete_images import image_line
 from atomo_cluster.ec2.hosts.host_files import alias, host_records
@@ -28,6 +29,7 @@ from atomo_cluster.ec2.hosts.ssh import UNREACHED, host_label
 from atomo_cluster.ec2.images.baked import BakedImage, baked
 from atomo_cluster.ec2.invocation.run import Run
 from atomo_cluster.ec2.invocation.tables import table
+from atomo_cluster.ec2.money.ledger import LedgerEntry, read_entries
 from atomo_cluster.ec2.money.survey import lost_hosts, tell_place
 from atomo_cluster.ec2.places.scheduled_ends import endless_hosts
 from atomo_cluster.ec2.settings.terms import MASTER
@@ -36,7 +38,8 @@ from atomo_cluster.ec2.supervisor.handover import STORY
 from atomo_cluster.ec2.supervisor.summary import story_lines, summary
 from atomo_cluster.ec2.targets.all_regions import account_hosts, account_regions
 from atomo_cluster.ec2.targets.selection import hosts_of, ssh_of
-from atomo_cluster.errors import CloudError, LeftBehind
+from atomo_cluster.errors import CloudError, ConfigError, LeftBehind
+from atomo_cluster.plain_files import READABLE, replace_plain
 
 T = TypeVar("T")
 LINES: Final = 400  # a night without capacity has a hundred requests
@@ -46,10 +49,12 @@ HELP: Final = """\
   pytorch_ec2.py status
   pytorch_ec2.py status --name other --json
   pytorch_ec2.py status --all-regions
+  pytorch_ec2.py status --html status.html
   pytorch_ec2.py status --hostfile machines --name lab --ssh-username me
 
 Changes nothing. Shows what the supervisor has done, where there is one, and what else carries the
-cluster's tags. Where the regions of the settings have no hosts, it looks into those that the ledger
+cluster's tags. --html also writes a page for a browser, with costs as the ledger has them. Where
+the regions of the settings have no hosts, it looks into those that the ledger
 of this machine names; hosts of the ledger that it cannot see may run, and it ends with 10.
 --all-regions shows the hosts of all your clusters wherever they are. Where hosts of a cluster of
 this name live that belong to another owner, it ends with 14 and says whose they are; so it does
@@ -62,10 +67,14 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--all-regions", action="store_true",
                         help="the hosts of this name and all of yours, in every region of the "
                         "account")  # fmt: skip
+    parser.add_argument("--html", type=Path, metavar="FILE",
+                        help="also write a page: hosts, costs, interruptions, jobs")  # fmt: skip
 
 
 def run(run: Run) -> int:
     """Shows the hosts and all other resources."""
+    if run.options.html and (run.options.hostfile or run.options.all_regions):
+        raise ConfigError("--html is for one cluster on EC2; leave out --hostfile, --all-regions")
     if run.options.hostfile:
         return show_own(run)
     if run.options.all_regions:
@@ -94,6 +103,8 @@ def run(run: Run) -> int:
               "without_end_by_aws": endless, "namesakes": foreign,
               "story": [asdict(event) for event in story],
               "supervisor": asdict(summary(story)) if story else None})  # fmt: skip
+    if run.options.html:
+        write_page(run, hosts, story, unsaid)
     check_fuses(run, hosts)
     if foreign:
         raise LeftBehind(
@@ -102,6 +113,32 @@ def run(run: Run) -> int:
     if unsaid:  # the hosts are shown by now
         raise CloudError(f"AWS does not say all: {'; '.join(dict.fromkeys(unsaid))}")
     return 0
+
+
+def write_page(
+    run: Run, hosts: Sequence[Instance], story: Sequence[Event], unsaid: list[str]
+) -> None:
+    """Writes the page of `--html`.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    lives = said(unsaid, lambda: recorded_lives(run), list[LedgerEntry]())
+    status = ClusterStatus(
+        run.cluster.name, run.owned.owner, run.aws.region, hosts, run.cluster.hosts, lives, story,
+        list(dict.fromkeys(unsaid)), datetime.now(timezone.utc),
+    )  # fmt: skip
+    path: Path = run.options.html
+    try:
+        replace_plain(path, status_html(status), READABLE)
+    except OSError as error:
+        raise ConfigError(f"--html {path}: {error.strerror}") from error
+    run.say(f"wrote {path}")
+
+
+def recorded_lives(run: Run) -> list[LedgerEntry]:
+    """Returns the lives of the cluster's hosts in the ledger, with the prices of the last look."""
+    return [*read_entries(run.cluster, run.owned.owner, run.place).values()]
 
 
 def check_fuses(run: Run, hosts: list[Instance]) -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 import runpy
-import sys
 from importlib import import_module
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Scales of axes: units that suit the values, round ticks, and places on the picture."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -134,8 +134,8 @@ def round_step(width: float) -> float:
 
 def unit_for(units: Sequence[Unit], largest: float) -> Unit:
     """Returns the largest unit of which the largest value has at least two; else the smallest."""
-    fitting: Callable[[Unit], bool] = lambda unit: largest >= 2 * unit.size  # noqa: E731
-    return next(filter(fitting, reversed(units)), units[0])
+    fitting = [unit for unit in units if largest >= 2 * unit.size]
+    return fitting[-1] if fitting else units[0]
 
 
 def tick_text(value: float) -> str:

@@ -35,7 +35,7 @@ def test_a_page_has_all_settings_and_the_command_that_repeats_the_run(tmp_path):
     assert "LeNet on Digits, codec qsgd" in text
     assert "lr 0.125" in text
     assert f"atomo train --config '{folder}/settings.toml'" in text
-    assert "atomo explain --network LeNet --dataset Digits --workers 4 --batch-size 32" in text
+    assert "atomo explain --network LeNet --dataset Digits --batch-size 32 --workers 4" in text
 
 
 @pytest.mark.parametrize("name", ["seconds", "steps", "bytes"])

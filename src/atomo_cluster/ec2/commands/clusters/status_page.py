@@ -217,6 +217,6 @@ def cost_chart(points: Sequence[tuple[float, float]]) -> str:
     )
 
 
-def chart_text(x: float, y: float, text: str, anchor: str, kind: str = "label") -> str:
+def chart_text(x: int | float, y: int | float, text: str, anchor: str, kind: str = "label") -> str:
     """Returns a text of the chart."""
     return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'

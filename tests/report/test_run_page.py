@@ -159,6 +159,16 @@ def test_markup_in_every_text_is_escaped(tmp_path):
     assert "onerror=alert" not in html.replace("src=x onerror=alert(1)&gt;", "")
 
 
+def test_words_between_backticks_are_code(tmp_path):
+    folder = write_run(tmp_path, every=99)
+    assert "<code>atomo evaluate</code> does it." in run_html(folder)
+    note = {"event": "Note", "text": "a ` and <b>`"}
+    (folder / "events.jsonl").write_text(json.dumps(note) + "\n")
+    assert "a <code> and &lt;b&gt;</code>" in run_html(folder)
+    (folder / "events.jsonl").write_text(json.dumps(note | {"text": "one ` <b>"}) + "\n")
+    assert "one ` &lt;b&gt;" in run_html(folder)
+
+
 def test_absurd_numbers_are_shown_without_an_error(tmp_path):
     absurd = [10**400, -(10**400), 1e308, -1e308, math.inf, -math.inf, math.nan, True, "7", None,
               [], {}]  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 
 from atomo.core.visible import visible
 from atomo.report.charts import Chart
@@ -21,6 +22,7 @@ from atomo.training.folder.run_folder import Staging
 __all__ = ["Page", "PageSection", "PageTable", "Sentence", "page_html", "write_page"]
 
 TEMPLATE: Final = "page.html"
+CODE: Final = Markup("<code>{}</code>")
 
 
 @final
@@ -113,4 +115,14 @@ def template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["coded"] = coded
     return environment.get_template(TEMPLATE)
+
+
+def coded(text: str) -> Markup:
+    """Returns a text as HTML, with its parts between backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a backtick without its pair
+        return escape(text)
+    kinds = (escape, CODE.format)
+    return Markup("").join(kinds[place % 2](part) for place, part in enumerate(parts))

@@ -166,8 +166,8 @@ def costs(status: ClusterStatus) -> str:
     """Returns the curve of costs, and what it counts."""
     points = [*cost_points(status.lives, status.now)]
     if len(points) < 2:
-        return paragraph("The ledger of this machine has no prices of hosts yet: `cost` looks.")
-    text = "Hosts, disks and addresses, by the prices of the last `cost`; the bill is AWS's."
+        return paragraph("The ledger has no prices of hosts yet: the command cost looks.")
+    text = "Hosts, disks and addresses, by prices of the last command cost; the bill is AWS's."
     return cost_chart(points) + paragraph(text)
 
 

@@ -14,12 +14,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, final
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from atomo.core.safe_read import open_plain
 from atomo.training.folder.run_folder import decoded
 
-__all__ = ["NAMES", "Column", "StepColumns", "read_columns", "read_records"]
+__all__ = [
+    "NAMES",
+    "Column",
+    "StepColumns",
+    "masked",
+    "number",
+    "read_columns",
+    "read_records",
+    "zeroed",
+]
 
 Column = Float64[np.ndarray, " steps"]
 NAMES: Final = (
@@ -79,7 +88,22 @@ class StepColumns:
 
     def filled(self, name: str) -> Column:
         """Returns a column with 0 for entries that are no numbers."""
-        return np.where(np.isfinite(self[name]), self[name], 0.0)
+        return zeroed(self[name])
+
+
+def masked(values: Column, keep: Bool[np.ndarray, " steps"]) -> Column:
+    """Returns the values to keep, and NaN in the places of others."""
+    result: Column = np.full(len(values), np.nan)
+    result[keep] = values[keep]
+    return result
+
+
+def zeroed(values: Column) -> Column:
+    """Returns the finite values, and 0 in the places of others."""
+    result: Column = np.zeros(len(values))
+    keep = np.isfinite(values)
+    result[keep] = values[keep]
+    return result
 
 
 def read_columns(path: Path) -> StepColumns:
@@ -150,7 +174,7 @@ def is_step(record: object) -> bool:
 def column(steps: Sequence[Mapping[str, Any]], name: str) -> Column:
     """Returns the numbers of a name."""
     numbers = numbers_of([record.get(name) for record in steps])
-    return np.where(np.abs(numbers) < LARGEST, numbers, np.nan)
+    return masked(numbers, np.abs(numbers) < LARGEST)
 
 
 def numbers_of(values: Sequence[object]) -> Column:

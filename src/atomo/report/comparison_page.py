@@ -1,10 +1,9 @@
 """The page of several runs: overlaid curves, costs to a target, and the settings that differ."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from atomo.core.distribution import versions
 from atomo.core.number_text import bytes_text, duration_text
@@ -88,7 +87,7 @@ def common_target(runs: Sequence[RunRecords]) -> float:
     """
     metric = runs[0].metric
     best = [curve.best for curve in map(metric_curve, runs) if curve.metric.key == metric.key]
-    finite = [value for value in best if np.isfinite(value)]
+    finite = [value for value in best if math.isfinite(value)]
     if not finite:
         return float("nan")
     return NEAR * min(finite) if metric.higher_is_better else max(finite) / NEAR
@@ -103,7 +102,7 @@ def cost_of_target(run: RunRecords, target: float) -> tuple[float, float, float]
     if place is None:
         return float("inf"), float("inf"), float("inf")
     costs = [float(curve.spent(run.steps, name)[place]) for name in ("seconds", "steps", "bytes")]
-    seconds, steps, sent = (cost if np.isfinite(cost) else float("inf") for cost in costs)
+    seconds, steps, sent = (cost if math.isfinite(cost) else float("inf") for cost in costs)
     return seconds, steps, sent
 
 
@@ -116,7 +115,7 @@ def comparison_verdict(
     """States which run reached the target first, and how much sooner than the dense run."""
     first, metric = ordered[0], ordered[0].metric
     seconds = reached[first.folder][0]
-    if not np.isfinite(seconds):
+    if not math.isfinite(seconds):
         return [Sentence("No run has an evaluated checkpoint that reaches the target.", MEASURED)]
     goal = f"{metric.title or metric.shown} {metric.text(target)}"
     text = f"{first.name} reached {goal} first, after {duration_text(seconds)} of training"
@@ -133,7 +132,7 @@ def comparison_verdict(
 def sooner(first: RunRecords, dense: RunRecords, goal: str, reached: Reached) -> Sentence:
     """Compares the first run with the dense run."""
     seconds, dense_s = reached[first.folder][0], reached[dense.folder][0]
-    if not np.isfinite(dense_s):
+    if not math.isfinite(dense_s):
         return Sentence(f"{dense.name}, uncompressed, did not reach {goal}.", MEASURED)
     factor = dense_s / seconds if seconds else float("inf")
     text = f"Compression paid: {factor:.3g} times sooner to {goal} than {dense.name}, uncompressed."
@@ -149,7 +148,7 @@ def is_dense(run: RunRecords) -> bool:
 def costs_section(ordered: Sequence[RunRecords], target: float, reached: Reached) -> PageSection:
     """Returns the table of runs, the soonest to the target first."""
     metric = ordered[0].metric
-    goal = f" to {metric.text(target)}" if np.isfinite(target) else " to the target"
+    goal = f" to {metric.text(target)}" if math.isfinite(target) else " to the target"
     columns = ("run", f"time{goal}", f"steps{goal}", f"sent{goal}", f"best {metric.shown}",
                "final loss", "steps", "time", "sent", "ratio")  # fmt: skip
     rows = [row_of(run, reached[run.folder], metric) for run in ordered]
@@ -165,10 +164,10 @@ def row_of(run: RunRecords, reached: tuple[float, float, float], metric: Metric)
     best, total = metric_curve(run).best, run.steps.total("up_bytes")
     return [
         run.name,
-        duration_text(seconds) if np.isfinite(seconds) else "never",
-        f"{steps:,.0f}" if np.isfinite(steps) else "-",
-        bytes_text(sent) if np.isfinite(sent) else "-",
-        metric.text(best) if np.isfinite(best) else "-",
+        duration_text(seconds) if math.isfinite(seconds) else "never",
+        f"{steps:,.0f}" if math.isfinite(steps) else "-",
+        bytes_text(sent) if math.isfinite(sent) else "-",
+        metric.text(best) if math.isfinite(best) else "-",
         f"{final_loss(run):.4g}" if len(run.steps) else "-",
         f"{run.steps['step'][-1]:,.0f}" if len(run.steps) else "0",
         duration_text(run.steps.total("step_s")),

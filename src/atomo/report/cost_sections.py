@@ -1,5 +1,6 @@
 """Sections of the page of one run about its costs: the time of steps, and bytes."""
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -159,10 +160,10 @@ def layer_tables(run: RunRecords) -> list[PageTable]:
 def layer_row(layer: Mapping[str, Any]) -> list[str]:
     """Returns the row of a layer."""
     entries, size = number(layer.get("entries")), number(layer.get("bytes"))
-    known = np.isfinite(entries) and np.isfinite(size) and size > 0
+    known = math.isfinite(entries) and math.isfinite(size) and size > 0
     return [
         str(layer.get("name", "")),
         str(layer.get("codec", "")),
-        *([f"{entries:,.0f}", bytes_text(4 * entries)] if np.isfinite(entries) else ["", ""]),
+        *([f"{entries:,.0f}", bytes_text(4 * entries)] if math.isfinite(entries) else ["", ""]),
         *([bytes_text(size), f"{4 * entries / size:.3g}"] if known else ["", ""]),
     ]

@@ -1,5 +1,6 @@
 """Curves of training: loss and metric over steps, seconds and bytes, of one run or of several."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from atomo.report.charts import STYLES, Chart, Series, line_chart
-from atomo.report.columns import Column, StepColumns, number
+from atomo.report.columns import Column, StepColumns, masked, number, zeroed
 from atomo.report.records import RunRecords
 from atomo.report.scales import BYTES, SECONDS, ChartAxis, Values
 from atomo.workloads import Metric
@@ -39,10 +40,8 @@ class MetricCurve:
 
     def spent(self, run: StepColumns, cost: str) -> Values:
         """Returns the cost of each evaluated checkpoint; NaN for one of an unknown step."""
-        places = np.searchsorted(run["step"], self.steps)
-        costs = np.append(cost_column(run, cost), np.nan)
-        known = np.append(run["step"], np.nan)[np.minimum(places, len(run))] == self.steps
-        return np.where(known, costs[np.minimum(places, len(run))], np.nan)
+        costs = dict(zip(run["step"].tolist(), cost_column(run, cost).tolist(), strict=True))
+        return np.array([costs.get(step, math.nan) for step in self.steps.tolist()])
 
     def reached(self, target: float) -> int | None:
         """Returns the place of the first checkpoint that is as good as `target`; None: none is."""
@@ -84,11 +83,10 @@ def smoothed(values: Column, window: int = 0) -> Column:
         window: steps of a mean; 0: a fixed part of all steps.
     """
     window = window or smoothing_window(len(values))
-    sums = np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(values), values, 0.0))])
+    sums = np.concatenate([np.zeros(1), np.cumsum(zeroed(values))])
     ends = np.arange(1, len(values) + 1)
-    begins = np.maximum(0, ends - window)
-    means = (sums[ends] - sums[begins]) / (ends - begins)
-    return np.where(np.isfinite(values), means, np.nan)
+    sizes = np.minimum(ends, np.full(len(values), window))
+    return masked((sums[ends] - sums[ends - sizes]) / sizes, np.isfinite(values))
 
 
 def smoothing_window(steps: int) -> int:
@@ -128,7 +126,7 @@ def loss_line(run: RunRecords, cost: str, name: str, place: int = 0) -> Series:
 def single_steps(run: RunRecords, cost: str) -> Series:
     """Returns the loss of single steps, for the background."""
     spending = is_spent(run.steps, cost)
-    loss = np.where(np.isfinite(run.steps["loss"]), run.steps["loss"], np.nan)
+    loss = masked(run.steps["loss"], np.isfinite(run.steps["loss"]))
     return Series("steps", cost_column(run.steps, cost)[spending], loss[spending], is_faint=True)
 
 

@@ -96,7 +96,7 @@ def faults_section(run: RunRecords) -> PageSection:
     sentences = []
     if not any(totals[name] for name in ("late", "lost", "refused")):
         sentences.append(Sentence("Nothing was late, lost or refused.", MEASURED))
-    if failures := run.steps.filled("storage_failures").max(initial=0.0):
+    if failures := max(run.steps.filled("storage_failures").tolist(), default=0.0):
         sentences.append(Sentence(f"{failures:.0f} attempts to write files failed.", MEASURED))
     if not run.events:
         sentences.append(Sentence("No events.jsonl: messages of this run were not recorded."))

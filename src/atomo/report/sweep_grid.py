@@ -1,5 +1,6 @@
 """The grid of a sweep: results by one or two settings, as tables and curves."""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
@@ -51,7 +52,7 @@ def point_of(name: str) -> Point:
 def result_of(run: RunRecords) -> float:
     """Returns the best test result of a run, or its final loss if none was evaluated."""
     best = metric_curve(run).best
-    return best if np.isfinite(best) else final_loss(run) if len(run.steps) else float("nan")
+    return best if math.isfinite(best) else final_loss(run) if len(run.steps) else float("nan")
 
 
 def grid_table(
@@ -73,7 +74,7 @@ def cell(
     """Returns the best result of the runs with two values; empty without one."""
     here = [run for run, point in zip(runs, points, strict=True)
             if (point[pair[0]], point[pair[1]]) == values]  # fmt: skip
-    results = [result for result in map(result_of, here) if np.isfinite(result)]
+    results = [result for result in map(result_of, here) if math.isfinite(result)]
     if not results:
         return "-"
     metric, tested = here[0].metric, any(len(run.evaluations) for run in here)

@@ -66,6 +66,7 @@ READ = {
     "blosc_shuffle": ("bit", "", "--blosc-codec=none"),
     "log_interval": ("5", "", "--log-format=atomo"),
     "max_strikes": ("2", "", "--comm-type=Allgather"),
+    "local_seconds": ("2", "--local-steps=4 --comm-type=Allgather", ""),
     "outer": ("sgd(lr=1)", "--local-steps=4 --comm-type=Allgather", ""),
     "outer_mean": ("senders", "--local-steps=4 --comm-type=Allgather", ""),
     "fragments": ("2", "--local-steps=4 --comm-type=Allgather", ""),

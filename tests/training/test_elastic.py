@@ -2,6 +2,7 @@
 and so do spares that take the places of the dead.
 """
 
+import itertools
 import json
 import random
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from atomo.errors import PeerLost, TooFewWorkers
 from atomo.training.checkpoints.checkpoint import load, steps
 from atomo.training.job.events import Caution, Ended, Event, Started
 from atomo.training.job.job import Job, make_job
-from atomo.training.loop import replicated
+from atomo.training.loop import paced_rounds, replicated
 from atomo.training.loop.exchange_setup import cautions_of, make_elastic_group
 from atomo.training.loop.replica import ReplicaStep
 from atomo.training.loop.replicated import Replicated
@@ -180,6 +181,29 @@ def test_a_spare_joins_one_round_late_at_the_anchor(tmp_path, monkeypatch):
     lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
     assert [line["workers"] for line in lines if line["round"]][-1] == 3
     assert len(load(tmp_path, 24).workers) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("breaths", "spares"), [({1: 2, 3: 9}, 0), ({1: 11}, 1)], ids=str)
+def test_a_death_in_a_round_of_a_given_time_costs_the_samples_of_the_dead_alone(
+    breaths, spares, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(replicated, "COMPARE_EVERY", 2)
+    step_s = 0.125, 0.25, 0.125, 0.375, 0.125  # by rank
+    ticks = {rank: itertools.count(0.0, each) for rank, each in enumerate(step_s)}
+    monkeypatch.setattr(paced_rounds, "clock_of", lambda rank: lambda: next(ticks[rank]))
+    common = {"comm_type": "Allgather", "code": "topk(ratio=0.1)", "outer": "sgd(lr=0.9)"}
+    options = {"local_steps": "4", "local_seconds": 0.75, "max_steps": 24, "min_workers": 1}
+    events = trained(tmp_path, breaths, **common, **options, spares=spares)
+    assert events[-1] == Ended(24, "done")
+    lines = [*map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())]
+    rounds = [line for line in lines if line["round"]]
+    assert sum(line["round_steps"] for line in rounds) == 24
+    for line in rounds:
+        due = 32 * line["round_steps"]
+        assert line["images_asked"] == line["images_used"] + line["images_lost"] == due
+    assert sum(line["lost"] for line in rounds) <= len(breaths)
+    assert len(load(tmp_path, 24).workers) == 4 - len(breaths) + spares
 
 
 @pytest.mark.slow

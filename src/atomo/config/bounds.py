@@ -39,6 +39,7 @@ BOUNDS: Final[Mapping[str, Bound]] = {
     "bucket_size": ANY,
     "dense_below": ANY,
     "dense_steps": ANY,
+    "local_seconds": Bound(0, 1e7, why_most="that is four months"),
     "fragments": COUNT,
     "fusion_mb": Bound(0, 8589, why_most="a message has at most 2^31 - 1 entries", above=True),
     "threads": THREADS,

@@ -72,7 +72,7 @@ def of_schedule(*names: str) -> Effect[Settings]:
     return Effect(scheduled(*names), why, refused=True, asks=lambda value: value != "")
 
 
-def of_rounds(default: str | int) -> Effect[Settings]:
+def of_rounds(default: object) -> Effect[Settings]:
     """Returns the effect of an option that only rounds of local steps read."""
     return Effect(
         lambda s: s.has_local_steps,
@@ -100,6 +100,7 @@ READ: Final = (
 TRAIN_EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
     dict.fromkeys(READ, ALWAYS)
     | {
+        "local_seconds": of_rounds(0.0),
         "outer": of_rounds("auto"),
         "outer_mean": of_rounds("workers"),
         "fragments": of_rounds(1),

@@ -35,6 +35,7 @@ STATE: Final = (
     "dense_steps",
     "seed",
     "local_steps",
+    "local_seconds",
     "fragments",
     "overlap",
 )
@@ -55,6 +56,7 @@ UNSAID: Final[Mapping[str, object]] = MappingProxyType(
         "code_for": "",
         "nesterov": False,
         "local_steps": "1",
+        "local_seconds": 0.0,
         "outer": "auto",
         "outer_mean": "workers",
         "fragments": 1,

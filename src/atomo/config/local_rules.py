@@ -46,6 +46,8 @@ def check_local_steps(local: LocalOptions, comm_type: str) -> None:
             )
     if local.outer_mean.lower() == SENDERS and longest_round(local.steps) > 1:
         check_senders(phases, comm_type)
+    if local.seconds and longest_round(local.steps) > 1:
+        check_seconds(local, phases, comm_type)
     streams = local.fragments > 1 or local.overlap or local.mix
     if longest_round(local.steps) > 1 and streams and has_master(comm_type):
         raise ConfigError(
@@ -61,6 +63,32 @@ def check_senders(phases: Sequence[LocalPhase], comm_type: str) -> None:
         raise ConfigError(
             f"--outer-mean {SENDERS} needs --comm-type {GATHERS}, in which every process knows who "
             "sent an entry, and rounds of several steps from the first step on; leave it out"
+        )
+
+
+def check_seconds(local: LocalOptions, phases: Sequence[LocalPhase], comm_type: str) -> None:
+    """Raises ConfigError for options that contradict rounds of a given time."""
+    given = f"--local-seconds {local.seconds:g}"
+    if has_master(comm_type):
+        raise ConfigError(
+            f"{given}: with --comm-type {comm_type} a worker takes the steps that the master "
+            "asked for; give a --comm-type without a master, such as Allgather"
+        )
+    if sum(phase.every > 1 for phase in phases) > 1:
+        raise ConfigError(
+            f"{given}: the time determines the steps of all rounds but the first, and "
+            f"--local-steps {local.steps} has several numbers of steps; give one"
+        )
+    if local.outer_mean.lower() == SENDERS:
+        raise ConfigError(
+            f"{given} weighs processes by their samples, and --outer-mean {SENDERS} counts the "
+            "senders of an entry; leave one of them out"
+        )
+    if local.fragments > 1 or local.overlap or local.mix:
+        raise ConfigError(
+            f"{given}: the steps of a round follow from its reports, so that rounds have no "
+            f"--fragments {local.fragments}, --overlap {local.overlap}, --mix {local.mix}; leave "
+            "them out"
         )
 
 

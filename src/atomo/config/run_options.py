@@ -125,6 +125,11 @@ class RunOptions:
     local_steps: str = option(
         "1", "steps of a worker alone between two exchanges: H, or by epoch: '0: 1; 2: 30'"
     )
+    local_seconds: float = option(
+        0.0,
+        "with --local-steps: seconds of a round, in which faster workers take more steps; 0: H "
+        "steps each",
+    )
     outer: str = option(
         "auto", "with --local-steps: optimizer of the mean difference: auto, 'sgd(lr=0.7, ...)'"
     )

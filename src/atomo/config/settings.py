@@ -189,7 +189,13 @@ class Settings(RunOptions):
         """Options of local steps."""
         overlap, mix = read_overlap(self.overlap), read_mix(self.mix)
         return LocalOptions(
-            self.local_steps, self.outer, self.outer_mean, self.fragments, overlap, mix
+            self.local_steps,
+            self.outer,
+            self.outer_mean,
+            self.fragments,
+            overlap,
+            mix,
+            self.local_seconds,
         )
 
     @property

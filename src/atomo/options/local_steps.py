@@ -37,6 +37,7 @@ class LocalOptions:
     fragments: int
     overlap: int | str
     mix: float | str
+    seconds: float = 0.0
 
     @property
     def is_late(self) -> bool:

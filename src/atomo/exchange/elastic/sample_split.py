@@ -17,6 +17,8 @@ class SampleSplit:
     def __init__(self, images: int, members: Sequence[int]) -> None:
         """Creates a split of `images` images a step among these members, from the first step on."""
         self._images = images
+        self.prescaled = False
+        """True if ranks weigh their parts by samples before they send them."""
         self._members_from = {0: tuple(members)}  # by the first step that is divided so
 
     def set_members(self, first: int, members: Sequence[int]) -> None:
@@ -32,6 +34,8 @@ class SampleSplit:
         """Returns the weight of each living member in the mean of a step, by its images; empty if
         all weigh the same.
         """
+        if self.prescaled:
+            return ()
         sharing = self.members_at(step)
         images = [len(part(self._images, sharing.index(rank), len(sharing))) for rank in members]
         whole = sum(images)

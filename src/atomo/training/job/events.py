@@ -122,6 +122,7 @@ class StepDone:
     slowness: float = 1.0  # the mean of these times over the median of all workers
     round: int = 0  # of local steps, that ended with this step; 0: none did
     round_steps: int = 0  # its steps; 0 as well
+    round_steps_of: list[int] = field(default_factory=list)  # of each process, where they differ
     outer_rate: float = 0.0  # effective rate of the outer optimizer at this correlation
     correlation: float | None = None  # of its mean difference with that of the round before
     storage_failures: int = 0  # attempts to write in the run's folder that failed so far

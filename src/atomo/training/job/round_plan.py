@@ -58,6 +58,8 @@ class RoundResult:
     """Correlation of the mean difference with that of the round before; None: there is none."""
     outer_rate: float
     """The effective rate of the outer optimizer at this correlation."""
+    steps_of: tuple[int, ...] = ()
+    """The local steps of each rank that counted, where ranks take different numbers."""
 
 
 def correlation(pairs: Iterable[tuple[Tensor, Tensor]]) -> float | None:

@@ -58,8 +58,8 @@ class Shard:
         """
         self._index, self._among = index, among
 
-    def indices(self, step: int) -> Int64[Tensor, " b"]:
-        """Returns the images of this worker at `step`."""
+    def indices(self, step: int, index: int | None = None) -> Int64[Tensor, " b"]:
+        """Returns the images of this worker at `step`, or those of the `index`-th worker."""
         epoch = self.epoch(step)
         if (
             epoch != self._epoch
@@ -67,5 +67,5 @@ class Shard:
             generator = Generator().manual_seed(derive(self._seed, "order", epoch))
             self._epoch, self._order = epoch, torch.randperm(self._images, generator=generator)
         first = (step - 1) % self.steps_per_epoch * self._of_step
-        own = part(self._of_step, self._index, self._among)
+        own = part(self._of_step, self._index if index is None else index, self._among)
         return self._order[first + own.start : first + own.stop]

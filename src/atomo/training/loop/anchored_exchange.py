@@ -77,14 +77,24 @@ class AnchoredExchange:
         self._report: Report | None = None  # of the exchange that has begun
         self._exchanged: Exchanged | None = None  # of an exchange that ended before its round
         self._in_flight: tuple[Bucket, ...] = ()
+        self._among = 0  # as of `begin`
 
-    def begin(self, round_: Round, report: Report) -> None:
+    def begin(self, round_: Round, report: Report, among: int = 0) -> None:
         """Begins the exchange of a round.
+
+        Args:
+            round_: the round.
+            report: of this rank.
+            among: the number of ranks whose differences weigh by their samples; 0: all weigh the
+                same.
 
         Raises:
             Diverged: the weights of this rank are no longer finite.
         """
         self._take_differences(round_)
+        self._among = among
+        if among:
+            self._weigh(round_, among * report.images / self._images(round_))
         self._pending = round_, report
         self.start()
 
@@ -160,8 +170,33 @@ class AnchoredExchange:
         self.settle()
         exchanged, self._exchanged = self._exchanged, None
         if exchanged is not None:
-            check_images(exchanged.reports, self._job.images_of_step * round_.steps)
+            check_images(exchanged.reports, self._images(round_))
+        if exchanged is not None and self._among:
+            self._normalise(round_, exchanged)
         return exchanged
+
+    def _images(self, round_: Round) -> int:
+        """Returns the samples of all ranks in a round."""
+        return self._job.images_of_step * round_.steps
+
+    def _weigh(self, round_: Round, factor: float) -> None:
+        """Multiplies the differences of weights by the samples of this rank over those of a rank on
+        average. So all weights sum to 1 if each rank takes its part of the round.
+        """
+        buckets = self._job.fragment_buckets(round_.last, round_.fragment)
+        for bucket in self._of_parameters(buckets) if factor != 1.0 else ():
+            self._differences[bucket.offset : bucket.offset + bucket.size] *= factor
+
+    def _normalise(self, round_: Round, exchanged: Exchanged) -> None:
+        """Makes the weights of the ranks that counted sum to 1, where some did not count."""
+        samples = sum(report.images for report in exchanged.reports.values())
+        factor = len(exchanged.reports) * self._images(round_) / (samples * self._among)
+        for bucket in self._of_parameters(self._in_flight) if factor != 1.0 else ():
+            self._mean[bucket.offset : bucket.offset + bucket.size] *= factor
+
+    def _of_parameters(self, buckets: Sequence[Bucket]) -> list[Bucket]:
+        """Returns the buckets of parameters: those of buffers have the mean over ranks."""
+        return [bucket for bucket in buckets if bucket.number < len(self._job.buckets)]
 
     def _means(self) -> dict[str, Tensor]:
         """Returns the means of what was in flight, of parameters and buffers."""
@@ -192,7 +227,7 @@ class AnchoredExchange:
 
     def _result(self, round_: Round) -> RoundResult:
         """Returns the figures of a round whose mean has just been applied."""
-        own = [bucket for bucket in self._in_flight if bucket.number < len(self._job.buckets)]
+        own = self._of_parameters(self._in_flight)
         parts = [slice(bucket.offset, bucket.offset + bucket.size) for bucket in own]
         with on_one_thread():
             similar = correlation([(self._mean[part], self._previous[part]) for part in parts])

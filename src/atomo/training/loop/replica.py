@@ -31,12 +31,13 @@ from atomo.training.job.round_plan import Round
 from atomo.training.loop.anchored_exchange import AnchoredExchange, EndedRound
 from atomo.training.loop.exchange_setup import make_exchange
 from atomo.training.loop.local_steps import LocalSteps
+from atomo.training.loop.paced_rounds import PacedRounds
 from atomo.training.loop.worker_state import restore, worker_state
 from atomo.training.optim.noise_damping import Damping, without_damping
 from atomo.training.optim.one_thread import on_one_thread
 from atomo.training.optim.round_optimizer import make_flat_optimizer
 from atomo.training.optim.weight_average import without_average
-from atomo.training.step.forward_backward import ForwardBackward
+from atomo.training.step.forward_backward import ForwardBackward, Outcome
 from atomo.transports import Transport
 
 __all__ = ["ReplicaStep", "TrainingReplica", "beginnings"]
@@ -92,12 +93,15 @@ class TrainingReplica:
         self._optimizer = make_flat_optimizer(self._passes.weights, job, averages=leads)
         self._damping = Damping()
         self._local = LocalSteps(self._optimizer, job.buckets)
+        self._sharing: Sequence[int] = range(job.workers)  # the ranks that share a step
+        self._paced = make_paced_rounds(job, self._rank, group)
+        self._rounds = self._paced or job.rounds
         self._anchored: AnchoredExchange | None = None  # from the first local step on
 
     @property
     def round(self) -> Round:
         """The round of the next step."""
-        return self.job.rounds.at(self.step + 1)
+        return self._rounds.at(self.step + 1)
 
     @property
     def is_anchored(self) -> bool:
@@ -115,8 +119,8 @@ class TrainingReplica:
         if self._anchored is not None:
             self._anchored.start()
         if self._group:
-            sharing = self._group.sample_split.members_at(round_.number)
-            self._passes.share([1 + rank for rank in sharing])
+            self._sharing = self._group.sample_split.members_at(round_.number)
+            self._passes.share([1 + rank for rank in self._sharing])
         wishes = {"ending": float(REASONS.index(ending)), "saving": float(saving)}
         take = self._take_local_step if round_.is_local else self._take_averaged_step
         return take(round_, started, wishes)
@@ -150,25 +154,55 @@ class TrainingReplica:
     ) -> ReplicaStep:
         """Takes a step with this rank's own gradient, and the parts of an exchange that are due."""
         step, anchored = self.step + 1, self._anchored or self._drop_anchor()
-        done = self._passes.run(step)
-        compute_s = time.perf_counter() - started
-        self._local.step(step, done)
-        report = Report(done.loss, done.correct, done.samples, compute_s, 0.0, 0.0, 0.0)
+        done = self._take_turns(step) if self._paced else [self._take_turn(step)]
+        compute_s = self._paced.step_s if self._paced else time.perf_counter() - started
+        report = joint_report(done, compute_s)
         if step == round_.begins and not round_.is_late:
-            anchored.begin(round_, self._round_report(compute_s, wishes))
+            among = len(self._sharing) if self._paced else 0
+            anchored.begin(round_, self._round_report(compute_s, wishes), among)
         self.step, stepped, rounds = step, time.perf_counter(), list[EndedRound]()
         if step == round_.last and round_.is_late:
             rounds = anchored.turn(round_, self._round_report(compute_s, wishes))
         elif step == round_.last:
-            rounds = [anchored.finish(round_)]
+            rounds = [self._paced_on(anchored.finish(round_))]
         ended = time.perf_counter()
         times = ended - stepped, ended - started
         exchanged = reported(rounds) or Exchanged({self._rank: report}, 0.0, 0.0, 0.0)
-        return ReplicaStep(exchanged, report, done.metrics, 1.0, *times, tuple(rounds))
+        metrics = done[-1].metrics if done else {}
+        return ReplicaStep(exchanged, report, metrics, 1.0, *times, tuple(rounds))
 
     def _round_report(self, compute_s: float, wishes: Mapping[str, float]) -> Report:
         """Returns the report of the steps of a round."""
         return replace(self._local.report((compute_s, 0.0, 0.0, 0.0)), **wishes)
+
+    def _paced_on(self, ended: EndedRound) -> EndedRound:
+        """Determines the next round of a given time, and notes the local steps of all ranks."""
+        if self._paced is None or ended.exchanged is None:
+            return ended
+        reports, result = ended.exchanged.reports, ended.result
+        if result is not None:
+            counted = self._paced.steps_of(self._sharing, reports)
+            result = replace(result, steps_of=counted)
+        self._paced.advance(reports)
+        return replace(ended, result=result)
+
+    def _take_turn(
+        self, step: int, worker: int | None = None, upcoming: tuple[int, int] | None = None
+    ) -> Outcome:
+        """Takes a local step with a batch of a step; arguments as of `ForwardBackward.run`."""
+        done = self._passes.run(step, worker, upcoming)
+        self._local.step(step, done)
+        return done
+
+    def _take_turns(self, step: int) -> list[Outcome]:
+        """Takes the local steps with this rank's batches of a step: none, one or several."""
+        paced, workers, done = self._paced, [1 + rank for rank in self._sharing], []
+        assert paced is not None, "rounds of a given time have turns"
+        for place, upcoming in paced.turns_at(step, self._sharing):
+            following = upcoming and (upcoming[0], workers[upcoming[1]])
+            with paced.timed():
+                done.append(self._take_turn(step, workers[place], following))
+        return done
 
     def _drop_anchor(self) -> AnchoredExchange:
         """Makes the anchor of the first round of local steps.
@@ -180,6 +214,8 @@ class TrainingReplica:
             memory.load_state_dict({})
         memory.set_learning_rate(1.0)  # a difference of weights is an update already
         self._anchored = self._make_anchored()
+        if self._paced:
+            self._paced.begin(self.step + 1)
         return self._anchored
 
     def _make_anchored(self) -> AnchoredExchange:
@@ -242,6 +278,9 @@ class TrainingReplica:
             wishes: as of `AnchoredExchange.state_dict`.
         """
         exchange = self.exchange.state_dict()
+        if self._paced:
+            pace = self._paced.state_dict()
+            exchange |= {EXCHANGE + name: tensor for name, tensor in pace.items()}
         if self._anchored is not None:
             return self._anchored.state_dict(wishes=wishes) | exchange
         return self._optimizer.state_dict() | self._damping.state_dict() | exchange
@@ -278,6 +317,9 @@ class TrainingReplica:
         the state has them, replace them.
         """
         self._anchored = self._make_anchored()
+        if self._paced:
+            self._paced.load_state_dict(under(EXCHANGE, optimizer))
+            self._paced.begin(self.step + 1)
         self._anchored.load_state_dict(optimizer, self.round)
         self._anchored.load_own_state(own)
         self._local.load_state_dict(own)
@@ -285,7 +327,7 @@ class TrainingReplica:
     @property
     def _is_at_anchor(self) -> bool:
         """True if this rank has the anchor: the last step ended a round of the whole model."""
-        round_ = self.job.rounds.at(max(1, self.step))
+        round_ = self._rounds.at(max(1, self.step))
         at_end = self.step == round_.last and round_.fragment is None
         stays = round_.is_late or self.job.settings.local.mix
         return at_end and (round_.ends_phase or not stays)
@@ -295,6 +337,24 @@ def reported(rounds: Sequence[EndedRound]) -> Exchanged | None:
     """Returns the reports of rounds together; None: there are none."""
     exchanged = [ended.exchanged for ended in rounds if ended.exchanged]
     return reduce(Exchanged.plus, exchanged) if exchanged else None
+
+
+def make_paced_rounds(job: Job, rank: int, group: ElasticGroup | None) -> PacedRounds | None:
+    """Returns the rounds of a given time; None: rounds have a given number of steps."""
+    s = job.settings
+    if not (s.local_seconds and s.has_local_steps):
+        return None
+    if group:
+        group.sample_split.prescaled = True
+    return PacedRounds(job, rank)
+
+
+def joint_report(done: Sequence[Outcome], compute_s: float) -> Report:
+    """Returns the report of local steps: the mean loss, and all samples."""
+    loss = sum((each.loss for each in done), 0.0) / max(1, len(done))
+    correct = sum((each.correct for each in done), 0.0)
+    samples = sum((each.samples for each in done), 0.0)
+    return Report(loss, correct, samples, compute_s, 0.0, 0.0, 0.0)
 
 
 def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str, Tensor]]:

@@ -227,6 +227,8 @@ class Replicated:
         asks = self._wish() if exchanges else DONE
         saving = exchanges and self._asks_to_save()
         outcome = self._replica.take_step(ending=asks, saving=saving)
+        if not any(report.images for report in outcome.exchanged.reports.values()):
+            return outcome  # a slow rank has no batch of this step
         sent, received = transport.sent_bytes - before[0], transport.received_bytes - before[1]
         step = self._progress.done(self._figures(outcome, sent, received, round_.is_local))
         done(step)

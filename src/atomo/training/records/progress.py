@@ -128,6 +128,7 @@ def round_fields(result: RoundResult | None) -> dict[str, Any]:
         "round_steps": result.steps,
         "outer_rate": result.outer_rate,
         "correlation": result.correlation,
+        "round_steps_of": [*result.steps_of],
     }
 
 

@@ -78,6 +78,8 @@ class ForwardBackward:
         self._gradients = Gradients(self.model, job.buckets, self._take, rows, stay)
         dump_every = job.settings.dump_every if worker == 1 else 0
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", dump_every)
+        self._workers: Sequence[int] = range(1, 1 + job.workers)  # that share the samples
+        self._turn = self._upcoming = (0, worker)  # step, and the worker whose samples these are
         self._step = 0
         self._norms: list[Tensor] = []  # of this step's buckets if noise damping needs them
         self._loss: AsyncScalars | None = None  # a loss that is not yet checked
@@ -87,15 +89,25 @@ class ForwardBackward:
         self._scores = job.task.scores_training and job.settings.log_format == "atomo"
         self._scorer: Scorer | None = None
 
-    def run(self, step: int) -> Outcome:
+    def run(
+        self, step: int, worker: int | None = None, upcoming: tuple[int, int] | None = None
+    ) -> Outcome:
         """Computes the gradient of `step`, which goes to `push` and `whole`.
+
+        Args:
+            step: counts from 1.
+            worker: the worker whose samples of the step these are; None: this worker.
+            upcoming: the next step and worker, whose samples a device loads ahead; None: the same
+                worker at the next step.
 
         Raises:
             Diverged: the loss or the gradient is no longer finite.
         """
         self._step = step
+        self._turn = step, worker or self.worker
+        self._upcoming = upcoming or (step + 1, self._turn[1])
         self._norms.clear()
-        parts = in_batches(self._shard.indices(step), self._job.settings.batch_size)
+        parts = self._parts(*self._turn)
         before = [] if self._scale is None else buffers_of(self.model)
         passed = self._attempt(parts)
         while self._scale is not None and self._scale.overflows(self._gradients):
@@ -122,11 +134,12 @@ class ForwardBackward:
 
     def share(self, workers: Sequence[int]) -> None:
         """Divides the samples of all later steps among these workers, this worker included."""
+        self._workers = workers
         self._shard.divide(workers.index(self.worker), len(workers))
 
     def _attempt(self, parts: Sequence[Int64[Tensor, " _"]]) -> list[tuple[float, float, float]]:
         """Computes the gradient of all batches; returns their losses, correct samples, samples."""
-        torch.manual_seed(derive(self._job.settings.seed, "dropout", self._step, self.worker))
+        torch.manual_seed(derive(self._job.settings.seed, "dropout", *self._turn))
         if self._scale is not None:
             self._scale.begin()
         self._scorer = self._job.workload.scorer() if self._scores else None
@@ -165,11 +178,14 @@ class ForwardBackward:
         def following() -> Order:
             if place + 1 < len(parts):
                 return self._order(parts[place + 1], self._step)
-            step = self._step + 1
-            return self._order(in_batches(self._shard.indices(step), batch_size)[0], step)
+            return self._order(self._parts(*self._upcoming)[0], self._upcoming[0])
 
-        batch_size = self._job.settings.batch_size
         return self._feed.batch(self._order(parts[place], self._step), following)
+
+    def _parts(self, step: int, worker: int) -> Sequence[Int64[Tensor, " _"]]:
+        """Returns the samples of a worker at a step, in batches."""
+        indices = self._shard.indices(step, self._workers.index(worker))
+        return in_batches(indices, self._job.settings.batch_size)
 
     def _order(self, indices: Int64[Tensor, " b"], step: int) -> Order:
         return indices, epoch_seed(self._job.settings.seed, self._shard.epoch(step))

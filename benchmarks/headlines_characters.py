@@ -1,0 +1,166 @@
+"""The transformer of headlines.py: a character model as nanoGPT trains it, with averaged gradients.
+
+The published run: 4 layers, 4 heads, 128 wide, windows of 64 characters, 12 windows a step, AdamW
+for 2000 steps; validation loss 1.88 on the works of Shakespeare. Here the text is the documentation
+of Python's library, since every Python has it. Two ranks have 6 windows each, as threads of one
+process.
+"""
+
+import copy
+import math
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from local_steps_workloads import Batch, Characters
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+import atomo
+from atomo.exchange.collectives.direct import Direct
+from atomo.hooks.optimizer import AveragedOptimizer
+from atomo.transports import network
+
+__all__ = ["CODES", "SEEDS", "SHORT", "STEPS", "time_codes", "train_characters"]
+
+STEPS: Final = 2000
+SEEDS: Final = (1, 2)
+WINDOWS: Final = 12  # of all ranks
+RANKS: Final = 2
+PEAK, LEAST, WARM_UP = 1e-3, 1e-4, 100
+EVERY: Final = 50  # steps between two evaluations
+
+SHORT: Final = "dense-short"
+"""Dense, with as many steps as fit in the seconds of the fastest method over 100 Mbit/s."""
+SHORT_STEPS: Final = 350
+CODES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "dense": "sgd",
+        "topk": "topk(ratio=0.01)",
+        "powersgd": "powersgd(rank=4)",
+        SHORT: "sgd",
+        "efsignsgd": "efsignsgd",
+        "svd": "svd(rank=3)",
+        "qsgd": "qsgd(bits=4)",
+        "natural": "natural",
+        "onebit": "onebit",
+        "terngrad": "terngrad",
+        "dgc": "dgc(ratio=0.001)",
+        "svd-top": "svd(rank=3, selection=top)",
+    }
+)
+Record = dict[str, Any]
+
+
+def rate_of(step: int, steps: int) -> float:
+    """Returns the learning rate of a step, which counts from 0."""
+    warm_up = WARM_UP * steps // STEPS
+    if step < warm_up:
+        return PEAK * (step + 1) / (warm_up + 1)
+    angle = math.pi * (step - warm_up) / (steps - warm_up)
+    return LEAST + 0.5 * (1 + math.cos(angle)) * (PEAK - LEAST)
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.AdamW:
+    """Returns AdamW, which decays the weights of matrices alone."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
+
+
+class Ranks:
+    """The ranks of one training, as threads."""
+
+    def __init__(self, workload: Characters, code: str, seed: int) -> None:
+        torch.manual_seed(seed)
+        first = workload.build()
+        self._workload, self._code, self._seed = workload, code, seed
+        self.models = [copy.deepcopy(first) for _ in range(RANKS)]
+        self.points: list[tuple[int, float]] = []
+        self.sent_bytes = self.seconds = 0.0
+
+    def train(self, steps: int, every: int = EVERY) -> None:
+        """Takes all steps; raises the error of the first failed rank."""
+        errors: list[Exception] = []
+        transports = network(RANKS)
+
+        def body(rank: int) -> None:
+            try:
+                torch.set_num_threads(1)
+                self._train_rank(rank, Direct(transports[rank], 120.0), steps, every)
+            except Exception as error:
+                errors.append(error)
+                transports[rank].abort(1)
+
+        threads = [threading.Thread(target=body, args=(rank,)) for rank in range(RANKS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
+    def _train_rank(self, rank: int, collective: Direct, steps: int, every: int) -> None:
+        model = self.models[rank]
+        wrapped = atomo.wrap_optimizer(
+            optimizer_of(model), model, self._code, seed=self._seed, collective=collective
+        )
+        for step in range(steps):
+            started = time.perf_counter()
+            rate = rate_of(step, steps)
+            self._step(wrapped, model, step, rank, rate)
+            if rank == 0:
+                self.seconds += time.perf_counter() - started
+                if (step + 1) % every == 0:
+                    self.points.append((step + 1, round(validation_loss(self._workload, model), 4)))
+        if rank == 0:
+            self.sent_bytes = wrapped.exchange.stats.sent_bytes / steps
+
+    def _step(
+        self, wrapped: AveragedOptimizer, model: nn.Module, step: int, rank: int, rate: float
+    ) -> None:
+        for group in wrapped.param_groups:
+            group["lr"] = rate
+        batch: Batch = self._workload.batch(step + 1, rank, RANKS, self._seed)
+        wrapped.zero_grad()
+        loss = self._workload.loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        # Of each rank, before the codec: a memory of updates has no mean gradient to clip.
+        clip_grad_norm_(model.parameters(), 1.0)
+        wrapped.step()
+
+
+def validation_loss(workload: Characters, model: nn.Module) -> float:
+    """Returns the mean cross entropy on the test text."""
+    return workload.metric(workload.sums(model, 0, 1))
+
+
+def workload_of() -> Characters:
+    """Returns the text in windows of each rank."""
+    workload = Characters(Path())
+    workload.batch_size = WINDOWS // RANKS
+    return workload
+
+
+def train_characters(name: str, seed: int) -> Record:
+    """Trains with a code; returns the record, with losses by steps."""
+    ranks = Ranks(workload_of(), CODES[name], seed)
+    ranks.train(SHORT_STEPS if name == SHORT else STEPS)
+    points = [list(point) for point in ranks.points]
+    return {"method": name, "seed": seed, "points": points, "sent_bytes": round(ranks.sent_bytes)}
+
+
+def time_codes(names: Sequence[str], steps: int = 40, turns: int = 3) -> list[Record]:
+    """Times steps of the codes in turns; returns a record of each, with its least mean."""
+    workload, means = workload_of(), dict[str, list[float]]()
+    for _ in range(turns):
+        for name in names:
+            ranks = Ranks(workload, CODES[name], 1)
+            ranks.train(steps, every=steps + 1)
+            means.setdefault(name, []).append(ranks.seconds / steps)
+    return [{"method": name, "step_s": round(min(means[name]), 5)} for name in names]

@@ -1,0 +1,190 @@
+"""Tables and pictures of the records of headlines.py."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, final
+
+from headlines_characters import CODES, SHORT, STEPS
+from headlines_plan import METHODS, PARAMETERS
+from headlines_records import Record, records_of
+from local_steps_figures import between, markdown
+
+from atomo.core.plotting import pyplot_for
+
+__all__ = ["write_figures"]
+
+PAGE: Final = "headlines.md"
+DENSE: Final = "dense"
+FLOAT_BYTES: Final = 4
+LINK_BYTES: Final = 100e6 / 8  # of 100 Mbit/s, in a second
+
+
+@final
+class Study:
+    """The records, and the figures that follow from them."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self.records = records
+        lengths = {r["epochs"] for r in records if r["task"] == "images"}
+        self.lengths = sorted(lengths)
+
+    def seeds(self, task: str, method: str) -> list[int]:
+        """Returns the seeds with a record, in order."""
+        chosen = (r for r in self.records if (r["task"], r["method"]) == (task, method))
+        return sorted({record["seed"] for record in chosen})
+
+    def epochs(self, method: str, seed: int, length: int) -> list[Record]:
+        """Returns the records of the epochs of a run."""
+        records = records_of(self.records, "images", method, seed)
+        return [record for record in records if record["epochs"] == length]
+
+    def finished(self, method: str, length: int) -> list[list[Record]]:
+        """Returns the epochs of each seed that has all of them."""
+        runs = (self.epochs(method, seed, length) for seed in self.seeds("images", method))
+        return [run for run in runs if len(run) == length]
+
+    def points(self, method: str) -> list[list[list[float]]]:
+        """Returns the steps and losses of the transformer, for each seed."""
+        found = [records_of(self.records, "characters", method, seed) for seed in (1, 2, 3)]
+        return [records[-1]["points"] for records in found if records]
+
+    def sent_bytes(self, method: str) -> float:
+        """Returns the bytes that a rank of the transformer sends in a step."""
+        chosen = (r for r in self.records if (r["task"], r["method"]) == ("characters", method))
+        return float(statistics.mean(record["sent_bytes"] for record in chosen))
+
+    def step_s(self, method: str) -> float | None:
+        """Returns the seconds of a step of the transformer over the link; None: not measured, or
+        not trained.
+
+        Passes and codec take the measured seconds, and the frame of a rank its time on the link,
+        without overlap.
+        """
+        chosen = (r for r in self.records if (r["task"], r["method"]) == ("times", method))
+        measured = [record["step_s"] for record in chosen]
+        if not measured or not self.points(method):
+            return None
+        return min(measured) + self.sent_bytes(method) / LINK_BYTES
+
+
+def write_figures(records: Sequence[Record], docs: Path) -> None:
+    """Writes the tables into the page, between their marks, and the picture beside it."""
+    study, page = Study(records), docs / PAGE
+    text = page.read_text()
+    for length in study.lengths:
+        text = between(text, f"images of {length} epochs", images_table(study, length))
+    text = between(text, "characters", characters_table(study))
+    page.write_text(text)
+    draw(study, docs / "headlines.png")
+
+
+def images_table(study: Study, length: int) -> str:
+    """Returns the accuracy after all epochs, by method."""
+    dense = [run[-1]["top1"] for run in study.finished(DENSE, length)]
+    rows = []
+    for method in METHODS:
+        seeds = study.seeds("images", method)
+        runs = study.finished(method, length)
+        if runs:
+            rows.append(finished_row(method, runs, dense))
+        elif begun := [run for s in seeds if (run := study.epochs(method, s, length))]:
+            cut = f"cut after {len(begun[0])}: {begun[0][-1]['top1']:.2%}"
+            rows.append([f"`{method}`", cut, "", "", "", ""])
+    heads = ["method", "top-1, by seed", "to dense, points", "training loss"]
+    return markdown([*heads, "32-bit / sent", "noise damping"], rows)
+
+
+def finished_row(method: str, runs: Sequence[list[Record]], dense: Sequence[float]) -> list[str]:
+    """Returns the row of a method."""
+    tops = [run[-1]["top1"] for run in runs]
+    cells = [f"`{method}`", ", ".join(f"{top:.2%}" for top in tops)]
+    gap = 100 * (statistics.mean(tops) - statistics.mean(dense)) if dense else None
+    cells.append("" if gap is None or method == DENSE else f"{gap:+.2f}")
+    cells.append(f"{statistics.mean(run[-1]['train_loss'] for run in runs):.3f}")
+    sent = statistics.mean(epoch["sent_bytes"] for run in runs for epoch in run)
+    cells.append(f"{FLOAT_BYTES * PARAMETERS / sent:.1f}")
+    damping = statistics.mean(epoch["damping"] for run in runs for epoch in run)
+    return [*cells, "" if damping == 1 else f"{damping:.2f}"]
+
+
+def characters_table(study: Study) -> str:
+    """Returns losses at equal steps and at equal seconds, by method."""
+    dense = [points[-1][1] for points in study.points(DENSE)]
+    limit_s = least_seconds(study)
+    rows = [
+        characters_row(study, method, statistics.mean(dense), limit_s)
+        for method in CODES
+        if dense and study.points(method)
+    ]
+    heads = ["method", "code", f"loss after {STEPS} steps", "to dense", "kB sent in a step"]
+    seconds = "" if limit_s is None else f" {limit_s:.0f} s"
+    return markdown([*heads, "s, 100 Mbit/s", f"loss after{seconds}"], rows)
+
+
+def least_seconds(study: Study) -> float | None:
+    """Returns the seconds of the fastest method for all steps; None: no step was timed."""
+    means = [mean for method in CODES if study.points(method) and (mean := study.step_s(method))]
+    return STEPS * min(means) if means else None
+
+
+def characters_row(study: Study, method: str, dense: float, limit_s: float | None) -> list[str]:
+    """Returns the row of a method."""
+    runs = study.points(method)
+    last = [points[-1][1] for points in runs]
+    if method == SHORT:
+        steps = f"{runs[0][-1][0]} steps, a schedule of their own"
+        mean = statistics.mean(last)
+        return [f"`{method}`", f"`{CODES[method]}`", "", "", "", steps, f"{mean:.3f}"]
+    cells = [f"`{method}`", f"`{CODES[method]}`", ", ".join(f"{loss:.3f}" for loss in last)]
+    cells.append("" if method == DENSE else f"{statistics.mean(last) - dense:+.3f}")
+    cells.append(f"{study.sent_bytes(method) / 1e3:.0f}")
+    step_s = study.step_s(method)
+    if step_s is None or limit_s is None:
+        return [*cells, "", ""]
+    loss = statistics.mean(loss_at(points, limit_s / step_s) for points in runs)
+    return [*cells, f"{step_s * STEPS:.0f}", f"{loss:.3f}"]
+
+
+def loss_at(points: Sequence[Sequence[float]], step: float) -> float:
+    """Returns the loss of the last evaluation until a step.
+
+    >>> loss_at([[100, 3.0], [200, 2.5]], 199.9)
+    3.0
+    """
+    return next(loss for at, loss in reversed(points) if at <= max(step, points[0][0]))
+
+
+def draw(study: Study, path: Path) -> None:
+    """Draws accuracy by epochs, and losses of the transformer by seconds over the link."""
+    pyplot = pyplot_for(str(path))
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5.2), layout="constrained")
+    for name, *curve in image_curves(study):
+        left.plot(*curve, marker=".", label=name)
+    left.set(xlabel="epochs", ylabel="test top-1, %", title="ResNet-20 on CIFAR-10")
+    for name, *curve in character_curves(study):
+        right.plot(*curve, label=name)
+    right.set(xlabel="seconds over 100 Mbit/s", ylabel="validation loss", xscale="log")
+    right.set_title("transformer of characters")
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def image_curves(study: Study) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the name, the epochs and the accuracy of the first seed of each longest run."""
+    for method in METHODS:
+        for length in study.lengths[-1:]:
+            run = study.epochs(method, 1, length)
+            if run:
+                yield method, [r["epoch"] for r in run], [100 * r["top1"] for r in run]
+
+
+def character_curves(study: Study) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the name, the seconds and the losses of the first seed of each method."""
+    for method in CODES:
+        step_s, runs = study.step_s(method), study.points(method)
+        if runs and step_s is not None:
+            yield method, [at * step_s for at, _ in runs[0]], [loss for _, loss in runs[0]]

@@ -1,0 +1,92 @@
+"""Runs of headlines.py: published settings of each method, and experiments."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+__all__ = ["EPOCHS", "METHODS", "PARAMETERS", "WORKERS", "Run", "plan"]
+
+EPOCHS: Final = 15
+WORKERS: Final = 2
+PARAMETERS: Final = 269_722
+
+COMMON: Final = (
+    "--network headlines_train:network --dataset Cifar10 --batch-size 128 --threads 1 "
+    f"--n {WORKERS} --lr 0.1 --lr-scale-by-workers --lr-warmup-epochs 1 --schedule cosine "
+    "--momentum 0.9 --weight-decay 1e-4 --precision bf16"
+)
+"""DGC's published training of ResNet-20. Of its 200 epochs the rate rises in 5; here in one."""
+
+GATHER: Final = "--comm-type Allgather --code"
+DGC: Final = f"{GATHER} dgc(ratio=0.001) --code-schedule " + ";".join(
+    f"{place / 5}:dgc(ratio={ratio})"
+    for place, ratio in enumerate((0.25, 0.063, 0.016, 0.004, 0.001))
+)
+"""DGC's ratios of five epochs, in one; --code is the last."""
+
+METHODS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "dense": "--comm-type Allreduce --code sgd",
+        "dgc": f"{DGC} --memory dgc",
+        "topk": f"{GATHER} topk(ratio=0.01)",
+        "powersgd": "--comm-type PowerSGD --svd-rank 4",
+        "svd": f"{GATHER} svd(rank=3)",
+        "qsgd": f"{GATHER} qsgd(bits=4,bucket_size=512)",
+        "natural": f"{GATHER} natural",
+        "terngrad": f"{GATHER} terngrad",
+        "efsignsgd": f"{GATHER} efsignsgd",
+        "dragonn": f"{GATHER} dragonn(ratio=0.001)",
+        "lss": f"{GATHER} lss",
+        "sketchml": f"{GATHER} sketchml",
+        "svd-filters": f"{GATHER} svd(rank=3,matricisation=filters)",
+        # Experiments; docs/headlines.md has the prediction of each.
+        "dgc-warm-5": f"{GATHER} dgc(ratio=0.001) --memory dgc --warmup-epochs 5",
+        "dgc-residual": f"{DGC} --memory residual",
+        "dgc-unmasked": f"{DGC} --memory dgc(masking=False)",
+        "topk-warm": f"{GATHER} topk(ratio=0.01) --warmup-epochs 1",
+        "svd-undamped": f"{GATHER} svd(rank=3) --noise-damping no",
+        "svd-top": f"{GATHER} svd(rank=3,selection=top)",
+        "svd-late": f"{GATHER} svd(rank=3) --code-schedule 0:svd(rank=3);7:svd(rank=6)",
+        "dense-fp32": "--comm-type Allreduce --code sgd --precision fp32",
+    }
+)
+ORDER: Final = (
+    (1, ("dense", "dgc", "topk", "svd", "powersgd", "qsgd")),
+    (1, ("natural", "terngrad", "efsignsgd", "dragonn", "lss", "sketchml", "svd-filters")),
+    (
+        1,
+        (
+            "dgc-warm-5",
+            "topk-warm",
+            "svd-undamped",
+            "svd-top",
+            "svd-late",
+            "dgc-unmasked",
+            "dgc-residual",
+        ),
+    ),
+    (2, ("dense", "dgc", "topk", "svd", "powersgd", "qsgd")),
+    (3, ("dense",)),
+    (1, ("dense-fp32",)),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run of ResNet-20."""
+
+    method: str
+    seed: int
+    epochs: int
+
+    @property
+    def words(self) -> str:
+        """The options of `atomo train`."""
+        return f"{COMMON} --epochs {self.epochs} --seed {self.seed} {METHODS[self.method]}"
+
+
+def plan(epochs: int) -> Iterator[Run]:
+    """Yields all runs of a length, the most informative first."""
+    for seed, methods in ORDER:
+        yield from (Run(method, seed, epochs) for method in methods)

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from headlines_characters import CODES, SEEDS, SHORT, time_codes, train_characters
+from headlines_characters import CODES, MEMORIES, SEEDS, SHORT, time_codes, train_characters
 from headlines_figures import write_figures
 from headlines_plan import EPOCHS, Run, plan
 from headlines_records import read, records_of
@@ -95,7 +95,7 @@ def transformers(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def timings(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Times the steps of all transformers in turns; yields their records."""
-    names = [name for name in CODES if name != SHORT and is_chosen(options, name)]
+    names = [name for name in CODES if name not in (SHORT, *MEMORIES) and is_chosen(options, name)]
     yield from ({"task": "times", **record} for record in time_codes(names))
 
 

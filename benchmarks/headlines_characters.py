@@ -25,7 +25,7 @@ from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.optimizer import AveragedOptimizer
 from atomo.transports import network
 
-__all__ = ["CODES", "SEEDS", "SHORT", "STEPS", "time_codes", "train_characters"]
+__all__ = ["CODES", "MEMORIES", "SEEDS", "SHORT", "STEPS", "time_codes", "train_characters"]
 
 STEPS: Final = 2000
 SEEDS: Final = (1, 2)
@@ -40,9 +40,10 @@ SHORT_STEPS: Final = 350
 CODES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "dense": "sgd",
+        SHORT: "sgd",
         "topk": "topk(ratio=0.01)",
         "powersgd": "powersgd(rank=4)",
-        SHORT: "sgd",
+        "topk-residual": "topk(ratio=0.01)",
         "efsignsgd": "efsignsgd",
         "svd": "svd(rank=3)",
         "qsgd": "qsgd(bits=4)",
@@ -53,6 +54,8 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "svd-top": "svd(rank=3, selection=top)",
     }
 )
+MEMORIES: Final[Mapping[str, str]] = MappingProxyType({"topk-residual": "residual"})
+"""Memories that are not the default."""
 Record = dict[str, Any]
 
 
@@ -76,10 +79,11 @@ def optimizer_of(model: nn.Module) -> torch.optim.AdamW:
 class Ranks:
     """The ranks of one training, as threads."""
 
-    def __init__(self, workload: Characters, code: str, seed: int) -> None:
+    def __init__(self, workload: Characters, name: str, seed: int) -> None:
         torch.manual_seed(seed)
         first = workload.build()
-        self._workload, self._code, self._seed = workload, code, seed
+        self._workload, self._seed = workload, seed
+        self._code, self._memory = CODES[name], MEMORIES.get(name, "auto")
         self.models = [copy.deepcopy(first) for _ in range(RANKS)]
         self.points: list[tuple[int, float]] = []
         self.sent_bytes = self.seconds = 0.0
@@ -108,8 +112,9 @@ class Ranks:
     def _train_rank(self, rank: int, collective: Direct, steps: int, every: int) -> None:
         model = self.models[rank]
         wrapped = atomo.wrap_optimizer(
-            optimizer_of(model), model, self._code, seed=self._seed, collective=collective
-        )
+            optimizer_of(model), model, self._code, memory=self._memory, seed=self._seed,
+            collective=collective,
+        )  # fmt: skip
         for step in range(steps):
             started = time.perf_counter()
             rate = rate_of(step, steps)
@@ -149,7 +154,7 @@ def workload_of() -> Characters:
 
 def train_characters(name: str, seed: int) -> Record:
     """Trains with a code; returns the record, with losses by steps."""
-    ranks = Ranks(workload_of(), CODES[name], seed)
+    ranks = Ranks(workload_of(), name, seed)
     ranks.train(SHORT_STEPS if name == SHORT else STEPS)
     points = [list(point) for point in ranks.points]
     return {"method": name, "seed": seed, "points": points, "sent_bytes": round(ranks.sent_bytes)}
@@ -160,7 +165,7 @@ def time_codes(names: Sequence[str], steps: int = 40, turns: int = 3) -> list[Re
     workload, means = workload_of(), dict[str, list[float]]()
     for _ in range(turns):
         for name in names:
-            ranks = Ranks(workload, CODES[name], 1)
+            ranks = Ranks(workload, name, 1)
             ranks.train(steps, every=steps + 1)
             means.setdefault(name, []).append(ranks.seconds / steps)
     return [{"method": name, "step_s": round(min(means[name]), 5)} for name in names]

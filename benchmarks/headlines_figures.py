@@ -1,9 +1,9 @@
 """Tables and pictures of the records of headlines.py."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
 from headlines_characters import CODES, SHORT, STEPS
 from headlines_plan import METHODS, PARAMETERS
@@ -16,6 +16,7 @@ __all__ = ["write_figures"]
 
 PAGE: Final = "headlines.md"
 DENSE: Final = "dense"
+Panel = tuple[Mapping[str, str], Sequence[tuple[str, Sequence[float], Sequence[float]]]]
 FLOAT_BYTES: Final = 4
 LINK_BYTES: Final = 100e6 / 8  # of 100 Mbit/s, in a second
 
@@ -156,35 +157,44 @@ def loss_at(points: Sequence[Sequence[float]], step: float) -> float:
 
 
 def draw(study: Study, path: Path) -> None:
-    """Draws accuracy by epochs, and losses of the transformer by seconds over the link."""
+    """Draws accuracy by epochs, and losses of the transformer by seconds over the link; a panel
+    without a curve is left out.
+    """
+    panels = [panel for panel in (image_panel(study), character_panel(study)) if panel[1]]
     pyplot = pyplot_for(str(path))
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(13, 5.2), layout="constrained")
-    for name, *curve in image_curves(study):
-        left.plot(*curve, marker=".", label=name)
-    left.set(xlabel="epochs", ylabel="test top-1, %", title="ResNet-20 on CIFAR-10")
-    for name, *curve in character_curves(study):
-        right.plot(*curve, label=name)
-    right.set(xlabel="seconds over 100 Mbit/s", ylabel="validation loss", xscale="log")
-    right.set_title("transformer of characters")
-    for axis in (left, right):
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(6.5 * len(panels), 5.2), layout="constrained", squeeze=False
+    )
+    for axis, (labels, curves) in zip(axes[0], panels, strict=True):
+        for name, abscissae, ordinates in curves:
+            axis.plot(abscissae, ordinates, label=name)
+        axis.set(**labels)
         axis.grid(alpha=0.3)
         axis.legend(fontsize="small")
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
 
 
-def image_curves(study: Study) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the name, the epochs and the accuracy of the first seed of each longest run."""
+def image_panel(study: Study) -> Panel:
+    """Returns the labels and the accuracy of the first seed of each longest run."""
+    curves = []
     for method in METHODS:
         for length in study.lengths[-1:]:
             run = study.epochs(method, 1, length)
-            if run:
-                yield method, [r["epoch"] for r in run], [100 * r["top1"] for r in run]
+            if len(run) > 1:
+                tops = [100 * record["top1"] for record in run]
+                curves.append((method, [record["epoch"] for record in run], tops))
+    labels = {"xlabel": "epochs", "ylabel": "test top-1, %", "title": "ResNet-20 on CIFAR-10"}
+    return labels, curves
 
 
-def character_curves(study: Study) -> Iterator[tuple[str, Any, Any]]:
-    """Yields the name, the seconds and the losses of the first seed of each method."""
+def character_panel(study: Study) -> Panel:
+    """Returns the labels and the losses of the first seed of each method."""
+    curves = []
     for method in CODES:
         step_s, runs = study.step_s(method), study.points(method)
         if runs and step_s is not None:
-            yield method, [at * step_s for at, _ in runs[0]], [loss for _, loss in runs[0]]
+            losses = [loss for _, loss in runs[0]]
+            curves.append((method, [at * step_s for at, _ in runs[0]], losses))
+    labels = {"xlabel": "seconds over 100 Mbit/s", "ylabel": "validation loss", "xscale": "log"}
+    return {**labels, "title": "transformer of characters"}, curves

@@ -63,7 +63,7 @@ class Study:
         without overlap.
         """
         chosen = (r for r in self.records if (r["task"], r["method"]) == ("times", method))
-        measured = [record["step_s"] for record in chosen]
+        measured: list[float] = [record["step_s"] for record in chosen]
         if not measured or not self.points(method):
             return None
         return min(measured) + self.sent_bytes(method) / LINK_BYTES

@@ -119,9 +119,7 @@ def test_what_is_to_be_read_is_short():
 NARROW = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 # The text of these is not wrapped yet.
 WIDE = {
-    "cluster-ec2",
     "headlines",
-    "explain",
     "local-steps",
     "recipes",
     "results",

@@ -5,6 +5,7 @@ failed.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -42,7 +43,7 @@ def page_of(found: Sequence[Seen]) -> str:
     told = f"{len(found)} faults in {len(commands)} uses of {len(verbs)} commands. After none of "
     told += "them anything ran that the command had not named, and nowhere could the hosts cost "
     told += "more than `max_usd`."
-    return told + "\n\n" + "\n".join(lines) + "\n"
+    return textwrap.fill(told, 118) + "\n\n" + "\n".join(lines) + "\n"
 
 
 def cell(those: Sequence[str], asking: Sequence[str]) -> str:

@@ -106,6 +106,7 @@ TRAIN_EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
         "fragments": of_rounds(1),
         "overlap": of_rounds("0"),
         "mix": of_rounds("0"),
+        "transform": of_rounds("none"),
         "test_batch_size": Effect(
             lambda s: s.evaluator.lower() != "none",
             "--evaluator none starts no evaluator; give --eval-batch-size to `atomo evaluate`",

@@ -41,7 +41,7 @@ STATE: Final = (
 )
 """Settings that must be equal unless `--resume anyway` overrides them."""
 METHOD: Final = ("code", "code_schedule", "code_for", "momentum", "nesterov", "outer", "mix",
-                 "outer_mean")  # fmt: skip
+                 "outer_mean", "transform")  # fmt: skip
 """Settings that must be equal as well if a run continues in its own folder."""
 PLANNED: Final = frozenset({"code", "code_schedule", "code_for"})
 """Settings that a plan of `--code auto` changes during a run."""
@@ -62,6 +62,7 @@ UNSAID: Final[Mapping[str, object]] = MappingProxyType(
         "fragments": 1,
         "overlap": "0",
         "mix": "0",
+        "transform": "none",
     }
 )
 

@@ -19,8 +19,8 @@ from atomo.options.local_steps import (
     longest_round,
     phases_text,
 )
-from atomo.options.outer import AUTO, automatic_outer, outer_sgd
-from atomo.options.rounds import LATE, UNSENT, Rounds
+from atomo.options.outer import AUTO, automatic_outer, parse_outer
+from atomo.options.rounds import LATE, TRANSFORMS, UNSENT, Rounds
 
 __all__ = ["SENDERS", "check_local_steps", "check_round_messages", "resolved_rounds"]
 
@@ -33,33 +33,42 @@ WHOLE_MODEL: Final = ("count", "cuts")  # groupings of all parameters of a model
 def check_local_steps(local: LocalOptions, comm_type: str) -> None:
     """Raises ConfigError for options of local steps that are out of range or contradict others."""
     resolve("outer-mean", local.outer_mean, MEANS)
+    resolve("transform", local.transform, TRANSFORMS)
     if local.outer.lower() != AUTO:
-        outer_sgd(local.outer)
+        parse_outer(local.outer)
     phases = local_phases(local.steps)
     for before, phase in zip((phases[0], *phases), phases, strict=False):
-        if phase.every > 1:
+        if local.is_local(phase.every):
             check_rounds(local, phase.every)
         elif before.every > 1:
             raise ConfigError(
                 f"--local-steps {local.steps}: rounds of 1 step come first, since the optimizers "
                 "of workers differ after rounds of several steps; give at least 2"
             )
-    if local.outer_mean.lower() == SENDERS and longest_round(local.steps) > 1:
-        check_senders(phases, comm_type)
-    if local.seconds and longest_round(local.steps) > 1:
+    if local.has_rounds and local.outer_mean.lower() == SENDERS:
+        check_senders(local, comm_type)
+    if local.has_rounds and local.seconds:
         check_seconds(local, phases, comm_type)
+    if local.has_rounds and has_master(comm_type):
+        check_master(local, comm_type)
+
+
+def check_master(local: LocalOptions, comm_type: str) -> None:
+    """Raises ConfigError for rounds that need a run without a master."""
     streams = local.fragments > 1 or local.overlap or local.mix
-    if longest_round(local.steps) > 1 and streams and has_master(comm_type):
+    if streams or local.transform.lower() != "none":
         raise ConfigError(
-            f"--fragments {local.fragments}, --overlap {local.overlap}, --mix {local.mix}: with "
-            f"--comm-type {comm_type} a worker waits for the anchor of the whole model; leave them "
-            "out, or give a --comm-type without a master, such as Allgather"
+            f"--fragments {local.fragments}, --overlap {local.overlap}, --mix {local.mix}, "
+            f"--transform {local.transform}: with --comm-type {comm_type} a worker waits for the "
+            "anchor of the whole model; leave them out, or give a --comm-type without a master, "
+            "such as Allgather"
         )
 
 
-def check_senders(phases: Sequence[LocalPhase], comm_type: str) -> None:
+def check_senders(local: LocalOptions, comm_type: str) -> None:
     """Raises ConfigError for a run that has no mean over the senders of an entry."""
-    if resolve("comm-type", comm_type, COMM_TYPES) != GATHERS or phases[0].every == 1:
+    from_first = local.is_local(local_phases(local.steps)[0].every)
+    if resolve("comm-type", comm_type, COMM_TYPES) != GATHERS or not from_first:
         raise ConfigError(
             f"--outer-mean {SENDERS} needs --comm-type {GATHERS}, in which every process knows who "
             "sent an entry, and rounds of several steps from the first step on; leave it out"
@@ -73,6 +82,10 @@ def check_seconds(local: LocalOptions, phases: Sequence[LocalPhase], comm_type: 
         raise ConfigError(
             f"{given}: with --comm-type {comm_type} a worker takes the steps that the master "
             "asked for; give a --comm-type without a master, such as Allgather"
+        )
+    if longest_round(local.steps) == 1:
+        raise ConfigError(
+            f"{given}: rounds of 1 step have no time of their own; give --local-steps above 1"
         )
     if sum(phase.every > 1 for phase in phases) > 1:
         raise ConfigError(
@@ -113,7 +126,7 @@ def check_round_messages(
 ) -> None:
     """Raises ConfigError for codecs, messages and averages that rounds of local steps lack."""
     given = f"--local-steps {local.steps}"
-    if longest_round(local.steps) == 1:
+    if not local.has_rounds:
         return
     if code.lower() == AUTO_CODEC:
         raise ConfigError(
@@ -146,18 +159,19 @@ def resolved_rounds(local: LocalOptions, workers: int, memory: str) -> dict[str,
         memory: the memory of the run.
     """
     every, outer = longest_round(local.steps), local.outer.lower()
-    if every > 1:
+    if local.has_rounds:
         feeds_back = kind_of(memory).feeds_back
         chosen = (
             automatic_outer(every, workers, feeds_back=feeds_back)
             if outer == AUTO
-            else outer_sgd(local.outer)
+            else parse_outer(local.outer)
         )
         outer = str(chosen)
     return {
         "local_steps": phases_text(local_phases(local.steps)),
         "overlap": LATE if local.is_late else str(local.overlap),
         "mix": local.mix if local.mix == UNSENT else f"{local.mix:g}",
+        "transform": resolve("transform", local.transform, TRANSFORMS),
         "outer": outer,
         "outer_mean": resolve("outer-mean", local.outer_mean, MEANS),
     }

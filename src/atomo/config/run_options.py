@@ -131,7 +131,8 @@ class RunOptions:
         "steps each",
     )
     outer: str = option(
-        "auto", "with --local-steps: optimizer of the mean difference: auto, 'sgd(lr=0.7, ...)'"
+        "auto",
+        "with --local-steps: optimizer of the mean difference: auto, 'sgd(lr=0.7, ...)', sign",
     )
     outer_mean: str = option(
         "workers", "with --local-steps: mean of an entry, over all workers or over its senders"
@@ -141,7 +142,12 @@ class RunOptions:
         "0", "with --local-steps: steps taken during an exchange; round: the whole next round"
     )
     mix: str = option(
-        "0", "with --local-steps: share of its own weights that a worker continues from"
+        "0",
+        "with --local-steps: share of its own weights that a worker continues from; unsent: its "
+        "own weights where nothing was sent",
+    )
+    transform: str = option(
+        "none", "with --local-steps: dct: codecs see the cosine transform of differences"
     )
     num_aggregate: int = option(0, "gradients that complete a step; 0: those of all workers")
     grace: float = option(

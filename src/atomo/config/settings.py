@@ -36,7 +36,7 @@ from atomo.options.compression import Compression
 from atomo.options.grouping import Grouping, grouping, megabytes
 from atomo.options.hierarchy import canonical_hierarchy
 from atomo.options.local_recipes import run_recipe
-from atomo.options.local_steps import LocalOptions, longest_round, read_mix, read_overlap
+from atomo.options.local_steps import LocalOptions, read_mix, read_overlap
 from atomo.options.rates import RATES
 from atomo.options.schedule import phases
 
@@ -189,19 +189,14 @@ class Settings(RunOptions):
         """Options of local steps."""
         overlap, mix = read_overlap(self.overlap), read_mix(self.mix)
         return LocalOptions(
-            self.local_steps,
-            self.outer,
-            self.outer_mean,
-            self.fragments,
-            overlap,
-            mix,
-            self.local_seconds,
-        )
+            self.local_steps, self.outer, self.outer_mean, self.fragments, overlap, mix,
+            self.transform, self.local_seconds,
+        )  # fmt: skip
 
     @property
     def has_local_steps(self) -> bool:
-        """True if a round of the run has more than one step."""
-        return longest_round(self.local_steps) > 1
+        """True if a round of the run has local steps."""
+        return self.local.has_rounds
 
     @property
     def measures(self) -> bool:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from atomo.core.names import find_spelling, resolve
-from atomo.errors import ConfigError
+from atomo.core.names import resolve
 from atomo.options.recipes import RECIPES, Recipe, recipe
 
 __all__ = ["INNER", "LOCAL_RECIPES", "RUN_RECIPES", "run_recipe"]
@@ -110,6 +109,9 @@ OF_RUNS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         "muloco": MappingProxyType({"lr": 4e-3}),
         # A run counts epochs where `atomo.local_steps` counts steps.
         "post-local": MappingProxyType({"local_steps": "0: 1; 5: 30"}),
+        # The memory is the momentum. Frames of all processes name the senders of an entry.
+        "demo": MappingProxyType({"clip_grad": 1.0, "momentum": 0.0, "comm_type": "Allgather"}),
+        "sparta": MappingProxyType({"comm_type": "Allgather"}),
     }
 )
 
@@ -125,18 +127,13 @@ def of_run(name: str) -> Recipe:
 RUN_RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
     {**RECIPES, **{name: of_run(name) for name in OF_RUNS}}
 )
-"""The recipes of `atomo train`. DeMo and SPARTA need parts that only `atomo.local_steps` has."""
+"""The recipes of `atomo train`."""
 
 
 def run_recipe(name: str) -> Recipe:
     """Returns the recipe of a run with this name.
 
     Raises:
-        ConfigError: no recipe has this name, or only `atomo.local_steps` has it.
+        ConfigError: no recipe has this name.
     """
-    if not find_spelling(name, RUN_RECIPES) and find_spelling(name, LOCAL_RECIPES):
-        raise ConfigError(
-            f"recipe {name!r} is not for runs: its steps are those of "
-            f"atomo.local_steps(model, optimizer, recipe={name.lower()!r})"
-        )
     return RUN_RECIPES[resolve("recipe", name, RUN_RECIPES)]

@@ -11,6 +11,7 @@ from typing import Final, final
 
 from atomo.core.bounds import ANY
 from atomo.errors import ConfigError
+from atomo.options.outer import is_sign
 from atomo.options.rounds import LATE, UNSENT
 
 __all__ = [
@@ -37,12 +38,27 @@ class LocalOptions:
     fragments: int
     overlap: int | str
     mix: float | str
+    transform: str = "none"
     seconds: float = 0.0
+
+    @property
+    def has_rounds(self) -> bool:
+        """True if a round of the run has local steps."""
+        return any(self.is_local(phase.every) for phase in local_phases(self.steps))
+
+    def is_local(self, every: int) -> bool:
+        """Returns True if rounds of so many steps average differences of weights, not gradients.
+
+        A round of one step does so where its step cannot be taken with a mean of gradients.
+        """
+        is_plain = self.transform.lower() == "none" and self.mix != UNSENT
+        return every > 1 or not is_plain or is_sign(self.outer)
 
     @property
     def is_late(self) -> bool:
         """True if the mean of a round is applied one round late."""
-        lengths = {phase.every for phase in local_phases(self.steps) if phase.every > 1}
+        phases = local_phases(self.steps)
+        lengths = {phase.every for phase in phases if self.is_local(phase.every)}
         return self.overlap == LATE or (self.fragments == 1 and lengths == {self.overlap})
 
 

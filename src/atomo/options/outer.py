@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from types import MappingProxyType
 from typing import ClassVar, Final, final
@@ -26,7 +26,7 @@ __all__ = [
     "OuterSGD",
     "OuterSign",
     "automatic_outer",
-    "outer_sgd",
+    "is_sign",
     "parse_outer",
     "rounds_text",
 ]
@@ -73,6 +73,11 @@ class OuterSGD:
     def averages(self) -> bool:
         """True if a step sets the anchor to the mean of the replicas."""
         return self.lr == 1 and not self.momentum
+
+    def at_rate(self, rate: float) -> "OuterSGD":
+        """Returns this optimizer, whose rate does not follow that of the inner optimizer."""
+        del rate
+        return self
 
     def effective_rate(self, correlation: float) -> float:
         """Returns the rate of a plain step that moves the anchor as far in the long run.
@@ -139,6 +144,15 @@ class OuterSign:
 
     momentum: ClassVar[float] = 0.0
     averages: ClassVar[bool] = False
+
+    def at_rate(self, rate: float) -> "OuterSign":
+        """Returns the optimizer at a learning rate of the inner optimizer."""
+        return replace(self, lr=rate) if self.lr is None else self
+
+    def effective_rate(self, correlation: float) -> float:
+        """Returns the size of a step."""
+        del correlation
+        return self.lr or 0.0
 
     def __post_init__(self) -> None:
         for name, value in (("lr", self.lr), ("weight_decay", self.weight_decay)):
@@ -211,19 +225,13 @@ def parse_outer(outer: str | Outer) -> Outer:
     return kind(**{**defaults, **{key: plain(value) for key, value in settings.items()}})  # type: ignore[arg-type]
 
 
-def outer_sgd(outer: str) -> OuterSGD:
-    """Returns the optimizer of a specification that runs accept.
+def is_sign(outer: str) -> bool:
+    """Returns True if a specification names `sign`.
 
-    Raises:
-        ConfigError: it is not `sgd`, whose momentum is a plain one, but DeMo's.
+    >>> is_sign("sign(lr=0.01)"), is_sign("auto")
+    (True, False)
     """
-    chosen = parse_outer(outer)
-    if not isinstance(chosen, OuterSGD):
-        raise ConfigError(
-            f"--outer {outer} goes with the momentum of DeMo, which atomo.local_steps has; give "
-            "'sgd(lr=0.7, momentum=0.9, nesterov=yes)', or auto"
-        )
-    return chosen
+    return outer.partition("(")[0].strip().lower() == "sign"
 
 
 def rounds_text(local_steps: str, outer: str) -> str:

@@ -12,12 +12,15 @@ from typing import Final, final
 from atomo.core.names import described
 from atomo.errors import ConfigError
 
-__all__ = ["LATE", "UNSENT", "Every", "RoundPhase", "Rounds"]
+__all__ = ["DCT", "LATE", "TRANSFORMS", "UNSENT", "Every", "RoundPhase", "Rounds"]
 
 Every = int | str | Mapping[int, int]
 """The number of steps in a round, or by the step from which it holds: "0: 1; 1000: 30"."""
 LATE: Final = "round"
 UNSENT: Final = "unsent"
+DCT: Final = "dct"
+TRANSFORMS: Final = ("none", DCT)
+"""Rotations of differences before they are coded."""
 
 
 @final

@@ -1,6 +1,6 @@
 """The anchor of local steps: the weights from which all replicas begin a round."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from atomo.errors import CheckpointError
+from atomo.exchange.outer.rotation import rotate, unrotate
 from atomo.options.outer import Outer
-from atomo.options.rounds import UNSENT
+from atomo.options.rounds import DCT, UNSENT
 
 __all__ = ["Anchor"]
 
@@ -30,6 +31,7 @@ class Anchor:
         outer: Outer,
         *,
         late: bool = False,
+        transform: str = "none",
     ) -> None:
         """Makes an anchor at the present weights.
 
@@ -38,8 +40,10 @@ class Anchor:
             buffers: the floating-point buffers of the model, by name.
             outer: the optimizer that steps the anchor.
             late: True if the mean of a round is applied one round late.
+            transform: "dct" if coefficients are exchanged in place of differences.
         """
-        self.outer = outer
+        self.outer = self._outer = outer
+        self._rotates = transform == DCT
         self._parameters, self._buffers = parameters, buffers
         self._weights = {
             name: copy_of(tensor, torch.float32) for name, tensor in parameters.items()
@@ -67,6 +71,23 @@ class Anchor:
         start = self._starts[name] if self._starts else self._weights[name].to(parameter.dtype)
         return torch.sub(start.float(), parameter.float())
 
+    def coefficients(self, difference: Tensor) -> Tensor:
+        """Returns a difference as it is exchanged."""
+        return rotate(difference) if self._rotates else difference
+
+    def entries(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the mean differences of what was exchanged, by parameter name."""
+        return {name: unrotate(mean) if self._rotates else mean for name, mean in means.items()}
+
+    def set_learning_rate(self, rate: float) -> None:
+        """Sets the learning rate of the inner optimizer, which the steps of `sign` follow."""
+        self._outer = self.outer.at_rate(rate)
+
+    @property
+    def effective_rate(self) -> Callable[[float], float]:
+        """The effective rate of the outer optimizer at a correlation."""
+        return self._outer.effective_rate
+
     @torch.no_grad()
     def step(self, means: Mapping[str, Tensor], mix: float | str, *, exact: bool = False) -> None:
         """Takes an outer step, from which the replica continues.
@@ -83,7 +104,7 @@ class Anchor:
             if exact:
                 anchor.copy_(parameter)
             else:
-                self.outer.step(anchor, self._momentum.get(name), mean)
+                self._outer.step(anchor, self._momentum.get(name), mean)
             parameter.copy_(mixed(anchor, parameter, mean, mix))
 
     @torch.no_grad()
@@ -105,7 +126,7 @@ class Anchor:
             if exact and name in means:
                 anchor.copy_(start)
             elif name in means:
-                self.outer.step(anchor, self._momentum.get(name), means[name])
+                self._outer.step(anchor, self._momentum.get(name), means[name])
                 parameter.copy_(anchor - changes[name])
             start.copy_(parameter)
 

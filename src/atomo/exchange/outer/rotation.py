@@ -16,9 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["DCT", "rotate", "unrotate"]
+__all__ = ["rotate", "unrotate"]
 
-DCT: Final = "dct"
 TILE: Final = 64
 
 

@@ -77,11 +77,12 @@ def make_replica(
     exchange = fragment_exchange(config.hook, ranks, tensors, parts)
     replicate_tensors(tensors.weights.items(), ranks)
     assert config.outer is not None  # since `for_ranks`
-    anchor = Anchor(tensors.trained, tensors.buffers, config.outer, late=config.rounds.late)
+    anchor = Anchor(tensors.trained, tensors.buffers, config.outer, late=config.rounds.late,
+                    transform=config.transform)  # fmt: skip
     exact = config.is_exact(ranks) and (config.rounds.late or not config.rounds.overlap)
     return LocalReplica(
         optimizer, exchange, anchor, config.rounds, ranks, tensors.weights,
-        exact=exact, transform=config.transform, sharded=isinstance(model, FSDPModule),
+        exact=exact, sharded=isinstance(model, FSDPModule),
     )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from atomo.codecs import Codec, Law
 from atomo.core.names import described, resolve
 from atomo.errors import ConfigError
 from atomo.exchange.collectives.collective import Collective
-from atomo.exchange.outer.rotation import DCT
 from atomo.hooks.optimizer import JOB_TIMEOUT_S
 from atomo.hooks.options.checks import check_bucket_mb
 from atomo.hooks.options.hook_config import HookConfig
@@ -24,12 +23,11 @@ from atomo.memory import NoMemory, applies_momentum, check_no_momentum, memory_w
 from atomo.options.fragments import Fragments, count_fragments
 from atomo.options.local_recipes import INNER, LOCAL_RECIPES
 from atomo.options.outer import AUTO, Outer, OuterSGD, automatic_outer, parse_outer
-from atomo.options.rounds import UNSENT, Rounds
+from atomo.options.rounds import TRANSFORMS, UNSENT, Rounds
 
 __all__ = ["LocalConfig", "local_config"]
 
 MEANS: Final = ("workers", "senders")
-TRANSFORMS: Final = ("none", DCT)
 
 
 @final

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any, Final, final
 
 import torch
@@ -12,7 +11,6 @@ from torch.optim import Optimizer
 from atomo.errors import CheckpointError, ConfigError
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.outer.anchor import Anchor
-from atomo.exchange.outer.rotation import DCT, rotate, unrotate
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.adapter.fragments import FragmentExchange
 from atomo.hooks.local.gathering import gather_dicts
@@ -38,7 +36,6 @@ class LocalReplica:
         weights: Mapping[str, Tensor],
         *,
         exact: bool = False,
-        transform: str = "none",
         sharded: bool = False,
     ) -> None:
         """Begins the first round.
@@ -51,7 +48,6 @@ class LocalReplica:
             ranks: all replicas.
             weights: the weights and buffers of the model, by name.
             exact: True if one replica trains alone, without loss.
-            transform: "dct" if coefficients are exchanged in place of differences.
             sharded: True if this rank has some rows of the parameters.
         """
         self.optimizer = optimizer
@@ -59,8 +55,7 @@ class LocalReplica:
         self.steps = 0
         self._fragments, self._anchor, self._rounds = fragments, anchor, rounds
         self._ranks, self._weights, self._exact = ranks, weights, exact
-        self._rotates, self._sharded = transform == DCT, sharded
-        outer = anchor.outer
+        self._sharded, outer = sharded, anchor.outer
         self._follows = isinstance(outer, OuterSign) and outer.lr is None
 
     @property
@@ -96,8 +91,7 @@ class LocalReplica:
 
     def _difference(self, name: str) -> Tensor:
         """Returns the difference of a parameter, transformed if coefficients are exchanged."""
-        difference = self._anchor.difference(name)
-        return rotate(difference) if self._rotates else difference
+        return self._anchor.coefficients(self._anchor.difference(name))
 
     def _end(self) -> None:
         """Ends the exchange of a fragment: steps the anchor, and averages the buffers."""
@@ -112,15 +106,13 @@ class LocalReplica:
         self._anchor.step_late(self._means(), changes, exact=self._exact)
         self._fragments.clear()
         self._average_buffers()
-        self._fragments.begin(0, lambda n: rotate(changes[n]) if self._rotates else changes[n])
+        self._fragments.begin(0, lambda name: self._anchor.coefficients(changes[name]))
 
     def _means(self) -> dict[str, Tensor]:
         """Waits for the fragment in flight; returns its mean differences."""
         if self._follows:
-            rate = float(self.optimizer.param_groups[0]["lr"])
-            self._anchor.outer = replace(self.outer, lr=rate)
-        means = self._fragments.finish()
-        return {n: unrotate(mean) for n, mean in means.items()} if self._rotates else means
+            self._anchor.set_learning_rate(float(self.optimizer.param_groups[0]["lr"]))
+        return self._anchor.entries(self._fragments.finish())
 
     def _average_buffers(self) -> None:
         self._fragments.average_buffers()

@@ -89,6 +89,7 @@ class Job:
         return make_round_plan(
             local_phases(local.steps), self.steps_per_epoch, self.last_step,
             fragments=local.fragments, overlap=local.overlap, is_late=local.is_late,
+            is_local=local.is_local,
         )  # fmt: skip
 
     def exchanged_at(self, step: int) -> tuple[Bucket, ...]:

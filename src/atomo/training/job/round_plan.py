@@ -6,7 +6,7 @@ and at the last step of the run, too, with an exchange of the whole model.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -79,6 +79,7 @@ class PlannedPhase:
     first_step: int
     every: int
     fragments: int
+    is_local: bool
 
     @property
     def period(self) -> int:
@@ -134,9 +135,8 @@ class RoundPlan:
         overlap = 0 if cut else self.overlap
         fragment = None if whole else index % phase.fragments
         begins = last - overlap
-        number, is_local = before + index + 1, phase.every > 1
-        late = self.is_late and is_local
-        return Round(number, first, last, begins, is_local, fragment, cut, late)
+        number, late = before + index + 1, self.is_late and phase.is_local
+        return Round(number, first, last, begins, phase.is_local, fragment, cut, late)
 
 
 def count_of(phase: PlannedPhase, end: int) -> int:
@@ -152,6 +152,7 @@ def make_round_plan(
     fragments: int = 1,
     overlap: int | str = 0,
     is_late: bool = False,
+    is_local: Callable[[int], bool] = lambda every: every > 1,
 ) -> RoundPlan:
     """Returns the rounds of a run.
 
@@ -166,12 +167,14 @@ def make_round_plan(
         fragments: the number of fragments that rounds of local steps exchange in turn.
         overlap: the number of steps between the beginning and the end of an exchange.
         is_late: True if an exchange takes the whole next round, whatever the overlap.
+        is_local: returns True if rounds of so many steps average differences of weights.
     """
     found: list[PlannedPhase] = []
     for phase in phases:
         first = 1 + math.ceil(phase.epoch * steps_per_epoch)
         if found and found[-1].first_step == first:
             found.pop()  # it has no step
-        found.append(PlannedPhase(first, phase.every, fragments if phase.every > 1 else 1))
+        local = is_local(phase.every)
+        found.append(PlannedPhase(first, phase.every, fragments if local else 1, local))
     steps = overlap if isinstance(overlap, int) and not is_late else 0
     return RoundPlan(tuple(found), last_step, steps, is_late)

@@ -15,8 +15,9 @@ from atomo.exchange.base import Communicator
 from atomo.exchange.outer.anchor import Anchor
 from atomo.fusion import Bucket, named_slices
 from atomo.memory import NoMemory, kind_of
-from atomo.options.outer import outer_sgd
-from atomo.training.checkpoints.schema import OUTER, START, check_tensor
+from atomo.options.outer import parse_outer
+from atomo.options.rounds import UNSENT
+from atomo.training.checkpoints.schema import LOCAL, OUTER, START, check_tensor
 from atomo.training.job.job import Job, floating_buffers
 from atomo.training.job.round_plan import Round, RoundResult, correlation
 from atomo.training.optim.one_thread import on_one_thread
@@ -25,6 +26,7 @@ from atomo.training.optim.round_optimizer import MOMENTUM
 __all__ = ["AnchoredExchange", "EndedRound"]
 
 IN_FLIGHT: Final = OUTER + "in_flight/"
+ANCHOR: Final = OUTER + "anchor/"
 REPORTS: Final = OUTER + "reports"  # a row a rank: its number, and its report of what is in flight
 
 
@@ -65,10 +67,10 @@ class AnchoredExchange:
         self._job, self._communicator, self._leads = job, communicator, leads
         self._parameters = dict(named_slices(weights, job.buckets))
         self._buffers = floating_buffers(model) if job.buffer_buckets else {}
-        self.outer = outer_sgd(job.settings.outer)
-        late = job.settings.local.is_late
-        self.anchor = Anchor(self._parameters, self._buffers, self.outer, late=late)
-        self._exact = is_exact(job) and self.outer.averages
+        outer, local = parse_outer(job.settings.outer), job.settings.local
+        kind = {"late": local.is_late, "transform": local.transform}
+        self.anchor = Anchor(self._parameters, self._buffers, outer, **kind)
+        self._exact = is_exact(job) and outer.averages
         entries = sum(bucket.size for bucket in job.exchanged_at(1))
         self._differences, self._mean, self._previous = (
             torch.zeros(entries, device=weights.device) for _ in range(3)
@@ -92,6 +94,7 @@ class AnchoredExchange:
             Diverged: the weights of this rank are no longer finite.
         """
         self._take_differences(round_)
+        self._transform(self._differences, round_)
         self._among = among
         if among:
             self._weigh(round_, among * report.images / self._images(round_))
@@ -113,12 +116,14 @@ class AnchoredExchange:
         """
         before = self._job.rounds.numbered(round_.number - 1) if self._is_open else None
         exchanged = self._settled(before) if before else None
+        self.anchor.set_learning_rate(self._job.rate.at(round_.last))
         means = self._means()
         self._take_differences(round_)
         changes = dict(self._slices(self._differences, self._job.exchanged_at(round_.last)))
         self.anchor.step_late(self._moved(means), changes, exact=self._exact)
         if means and self._buffers:
             self.anchor.take_buffers(means)
+        self._transform(self._differences, round_)
         ended = [self._ended(before, exchanged)] if before else []
         self._pending = round_, report
         if round_.ends_phase:
@@ -154,8 +159,11 @@ class AnchoredExchange:
     def finish(self, round_: Round) -> EndedRound:
         """Ends the exchange of a round: the anchor and the buffers move, and the weights follow."""
         exchanged, means = self._settled(round_), self._means()
+        self.anchor.set_learning_rate(self._job.rate.at(round_.last))
         self._take_buffers(means)
-        mix = 0.0 if round_.ends_phase else self._job.settings.local.mix
+        mix = self._job.settings.local.mix
+        if round_.ends_phase and mix != UNSENT:
+            mix = 0.0
         exact = self._exact and round_.begins == round_.last
         self.anchor.step(self._moved(means), mix, exact=exact)
         return self._ended(round_, exchanged)
@@ -203,8 +211,16 @@ class AnchoredExchange:
         return dict(self._slices(self._mean, self._in_flight))
 
     def _moved(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns the means of parameters."""
-        return {name: mean for name, mean in means.items() if name in self._parameters}
+        """Returns the mean differences of parameters."""
+        own = {name: mean for name, mean in means.items() if name in self._parameters}
+        return self.anchor.entries(own)
+
+    def _transform(self, differences: Tensor, round_: Round) -> None:
+        """Transforms differences in place, if coefficients are exchanged."""
+        buckets = self._job.fragment_buckets(round_.last, round_.fragment)
+        for name, view in self._slices(differences, buckets):
+            if name in self._parameters:
+                view.copy_(self.anchor.coefficients(view))
 
     def _take_differences(self, round_: Round) -> None:
         """Copies the differences of a round, and the buffers.
@@ -231,7 +247,7 @@ class AnchoredExchange:
         parts = [slice(bucket.offset, bucket.offset + bucket.size) for bucket in own]
         with on_one_thread():
             similar = correlation([(self._mean[part], self._previous[part]) for part in parts])
-        rate = self.outer.effective_rate(similar or 0.0)
+        rate = self.anchor.effective_rate(similar or 0.0)
         return RoundResult(round_.number, round_.steps, similar, rate)
 
     def _take_buffers(self, means: Mapping[str, Tensor]) -> None:
@@ -250,10 +266,28 @@ class AnchoredExchange:
             whole.update(tensor.cpu().numpy().data)
         return torch.frombuffer(bytearray(whole.digest()), dtype=torch.uint8)
 
-    def model_state(self, model: nn.Module) -> dict[str, Tensor]:
-        """Returns the anchor and the averaged buffers under the names of the model."""
+    @property
+    def keeps_unsent(self) -> bool:
+        """True if replicas keep their own weights where nothing was sent: the anchor then has
+        entries of earlier rounds, and a checkpoint has the mean of the replicas as its model.
+        """
+        return self._job.settings.local.mix == UNSENT
+
+    def model_state(
+        self, model: nn.Module, states: Sequence[Mapping[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Returns the anchor and the averaged buffers under the names of the model.
+
+        Args:
+            model: the model.
+            states: the states of all ranks, of which a checkpoint has the mean with `keeps_unsent`.
+        """
         with self.anchor.in_model():
-            return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            anchor = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        if not self.keeps_unsent or not states:
+            return anchor
+        means = {n: torch.stack([s[LOCAL + n] for s in states]).mean(0) for n in self._parameters}
+        return anchor | means
 
     def state_dict(self, *, wishes: bool = False) -> dict[str, Tensor]:
         """Returns the state that all ranks share, without the anchor's weights.
@@ -261,8 +295,10 @@ class AnchoredExchange:
         Args:
             wishes: True to keep the wishes in reports of what is in flight, for a rank that joins.
         """
-        momentum = self.anchor.state_dict()["momentum"]
-        state = {MOMENTUM + name: tensor for name, tensor in momentum.items()}
+        own = self.anchor.state_dict()
+        state = {MOMENTUM + name: tensor for name, tensor in own["momentum"].items()}
+        if self.keeps_unsent:
+            state |= {ANCHOR + name: tensor for name, tensor in own["weights"].items()}
         means = named_slices(self._mean, self._in_flight)
         state |= {IN_FLIGHT + name: mean.clone() for name, mean in means}
         return state | reports_state(self._exchanged, wishes=wishes)
@@ -287,10 +323,10 @@ class AnchoredExchange:
         Raises:
             CheckpointError: the state is of another model.
         """
-        momentum = under(MOMENTUM, state)
-        if momentum:
-            own = self.anchor.state_dict()
-            self.anchor.load_state_dict(own | {"momentum": momentum})
+        parts = {"momentum": under(MOMENTUM, state), "weights": under(ANCHOR, state)}
+        if any(parts.values()):
+            saved = {part: tensors for part, tensors in parts.items() if tensors}
+            self.anchor.load_state_dict(self.anchor.state_dict() | saved)
         means = under(IN_FLIGHT, state)
         if not means:
             return
@@ -339,5 +375,7 @@ def is_exact(job: Job) -> bool:
     """Returns True if one rank trains alone, and its codec and its memory lose nothing."""
     lossless = all(Law.LOSSLESS in codec.laws for codec in job.settings.codecs)
     by_frames = job.settings.comm_type in ("Allgather", "Allreduce")
-    alone = job.workers == 1 and by_frames
+    local = job.settings.local
+    plain = local.transform == "none" and local.mix != UNSENT
+    alone = job.workers == 1 and by_frames and plain
     return alone and lossless and kind_of(job.settings.memory) is NoMemory

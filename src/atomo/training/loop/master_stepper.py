@@ -19,7 +19,7 @@ from atomo.exchange import (
     SyncInputs,
     make_weight_sync,
 )
-from atomo.options.outer import outer_sgd
+from atomo.options.outer import parse_outer
 from atomo.options.weight_sync import weights_dtype
 from atomo.training.checkpoints.schema import INNER, kept_buffers
 from atomo.training.job.job import Job
@@ -128,7 +128,8 @@ class MasterStepper:
         mean, before = self.optimizer.gradient, self._previous
         similar = None if before is None else correlation([(mean, before)])
         self._previous = mean.clone()
-        rate = outer_sgd(self._job.settings.outer).effective_rate(similar or 0.0)
+        outer = parse_outer(self._job.settings.outer).at_rate(self._job.rate.at(round_.last))
+        rate = outer.effective_rate(similar or 0.0)
         return RoundResult(round_.number, round_.steps, similar, rate)
 
     def _factor(self, step: int, reports: Mapping[int, Report]) -> float:

@@ -17,10 +17,12 @@ from torch import Tensor
 from atomo.exchange import Exchanged, Report, check_images
 from atomo.exchange.elastic import ElasticGroup
 from atomo.fusion import Bucket
+from atomo.options.rounds import UNSENT
 from atomo.training.checkpoints.checkpoint import Snapshot
 from atomo.training.checkpoints.resume import hosts_in, spread
 from atomo.training.checkpoints.schema import (
     EXCHANGE,
+    LOCAL,
     load_model,
     without_exchange,
     without_rounds,
@@ -265,10 +267,14 @@ class TrainingReplica:
             own |= {} if self._is_at_anchor else self._anchored.own_state()
         return own | (self.exchange.state_dict() if beside else {})
 
-    def model_state(self) -> dict[str, Tensor]:
-        """Returns the parameters, and this rank's buffers; with local steps, the anchor."""
+    def model_state(self, states: Sequence[Mapping[str, Tensor]] = ()) -> dict[str, Tensor]:
+        """Returns the parameters, and this rank's buffers; with local steps, the anchor.
+
+        Args:
+            states: as of `AnchoredExchange.model_state`.
+        """
         if self._anchored is not None:
-            return self._anchored.model_state(self._passes.model)
+            return self._anchored.model_state(self._passes.model, states)
         return dict(self._passes.model.state_dict())
 
     def optimizer_state(self, *, wishes: bool = False) -> dict[str, Tensor]:
@@ -290,7 +296,10 @@ class TrainingReplica:
         statistics. Its memory starts empty.
         """
         shared = without_average(self.optimizer_state(wishes=True))
-        return joined(self.model_state(), shared, {})
+        own: dict[str, Tensor] = {}
+        if self._anchored is not None and self._anchored.keeps_unsent:
+            own = {LOCAL + name: p.detach() for name, p in self._passes.model.named_parameters()}
+        return joined(self.model_state(), shared, own)
 
     def restore(self, step: int, state: Mapping[str, Tensor]) -> None:
         """Continues after `step` with a state of `joined`.
@@ -329,8 +338,9 @@ class TrainingReplica:
         """True if this rank has the anchor: the last step ended a round of the whole model."""
         round_ = self._rounds.at(max(1, self.step))
         at_end = self.step == round_.last and round_.fragment is None
-        stays = round_.is_late or self.job.settings.local.mix
-        return at_end and (round_.ends_phase or not stays)
+        mix = self.job.settings.local.mix
+        stays = round_.is_late or mix
+        return at_end and mix != UNSENT and (round_.ends_phase or not stays)
 
 
 def reported(rounds: Sequence[EndedRound]) -> Exchanged | None:

@@ -106,7 +106,7 @@ class Replicated:
             def write(states: Sequence[Mapping[str, Tensor]], last: bool) -> None:
                 optimizer = replica.optimizer_state() | exchange_in(states)
                 workers = [*map(without_exchange, states)]
-                model = replica.model_state()
+                model = replica.model_state(states)
                 parts = Parts(model, optimizer, workers, has_buffers=replica.is_anchored)
                 if last:
                     recorder.save_last(self.step, parts)

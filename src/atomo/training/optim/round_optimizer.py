@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.fusion import named_slices
-from atomo.options.outer import outer_sgd
+from atomo.options.outer import parse_outer
 from atomo.training.checkpoints.schema import OUTER, check_tensor, without_rounds
 from atomo.training.job.job import Job
 from atomo.training.optim.optimizer import FlatOptimizer
@@ -36,7 +36,7 @@ class RoundOptimizer:
         self._job, self.weights = job, weights
         self._inner = make_flat_optimizer(weights, job, averages=averages)
         self.gradient = self._inner.gradient
-        self._outer = outer_sgd(job.settings.outer)
+        self._outer = parse_outer(job.settings.outer)
         self._momentum = torch.zeros_like(weights) if self._outer.momentum else None
         self._has_anchor = False
 
@@ -50,7 +50,8 @@ class RoundOptimizer:
         round_ = self._job.rounds.numbered(step)
         self._has_anchor = round_.is_local
         if round_.is_local:
-            self._outer.step(self.weights, self._momentum, self.gradient)
+            outer = self._outer.at_rate(self._job.rate.at(round_.last))
+            outer.step(self.weights, self._momentum, self.gradient)
         else:
             self._inner.step(round_.last, factor)
 

@@ -72,7 +72,6 @@ READ = {
     "fragments": ("2", "--local-steps=4 --comm-type=Allgather", ""),
     "overlap": ("1", "--local-steps=4 --comm-type=Allgather", ""),
     "mix": ("0.5", "--local-steps=4 --comm-type=Allgather", ""),
-    "transform": ("dct", "--local-steps=4 --comm-type=Allgather", ""),
 }
 
 

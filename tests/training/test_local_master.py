@@ -44,6 +44,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("down", slow_but(["updates"], ["weights", "updates", "auto"]))
 def test_a_master_has_the_bits_of_replicas(down, tmp_path):
     common = {"outer": OUTER, "optimizer": "adam", "lr_shrinkage": 0.9, "lr_shrink_freq": 2}
+    common["ema_decay"] = 0.9
     served = ended(local(tmp_path / "served", down=down, **common))
     replicas = ended(local(tmp_path / "replicas", n=2, comm_type="Allgather", **common))
     assert same(served, replicas)

@@ -96,7 +96,7 @@ CASES = [
     {"local_steps": "2", "optimizer": "adam", "code": "randk(ratio=0.1, unbiased=False)",
      "mix": "unsent", "outer": "sgd(lr=1)", "memory": "none"},
     {"comm_type": "Chunked", "code": "chunktopk"},
-    {"comm_type": "Allreduce", "code": "bf16", "local_steps": "0: 1; 0.1: 3"},
+    {"comm_type": "Allreduce", "code": "bf16", "local_steps": "0: 1; 0.1: 3", "ema_decay": 0.8},
     {"comm_type": "ACPSGD", "code": "svd(rank=2)", "network": "ResNet20", "batch_size": 4},
 ]  # fmt: skip
 
@@ -164,6 +164,25 @@ def test_metrics_have_a_line_for_each_step_and_the_figures_of_rounds(tmp_path):
     assert rate == pytest.approx(0.5 * (1 + 0.5 / (1 - 0.5 * rho)))
 
 
+@pytest.mark.parametrize("overlap", ["0", "round"])
+def test_an_average_of_weights_is_one_of_anchors_at_the_pace_of_steps(overlap, tmp_path):
+    common = {"ema_decay": 0.8, "eval_freq": 1, "max_steps": 9, "outer": MEAN, "overlap": overlap}
+    run_threads(local(tmp_path, **common))
+    saved = {step: load(tmp_path, step) for step in (3, 6, 9)}
+    name, averages = "fc1.weight", dict[int, torch.Tensor]()
+    for step, snapshot in saved.items():
+        if "average/" + name in snapshot.optimizer:
+            averages[step] = snapshot.optimizer["average/" + name]
+    assert [*averages] == ([3, 6, 9] if overlap == "0" else [6, 9])
+    first, last = next(iter(averages)), 9 if overlap == "round" else 6
+    assert averages[first].equal(saved[first].model[name])
+    # The last line of a run one round late has two rounds.
+    pace = 0.8 ** (6 if overlap == "round" else 3)
+    expected = torch.lerp(averages[first], saved[last].model[name], 1 - pace)
+    torch.testing.assert_close(averages[last], expected)
+    assert not any("average" in key for worker in saved[9].workers for key in worker)
+
+
 def test_buffers_are_averaged_at_each_exchange(tmp_path):
     run_threads(local(tmp_path, network="networks:normed", eval_freq=1))
     for step, equal in ((3, True), (4, False)):
@@ -190,7 +209,7 @@ def test_a_mean_over_senders_is_not_smaller_where_few_send(tmp_path):
 
 REFUSED = [
     ({"memory": "dgc", "code": "topk"}, "computes a step from gradients"),
-    ({"code": "auto"}, "--code auto measures gradients"),
+    ({"code": "auto"}, "--code auto measures gradients.*`atomo explain --local-steps` compares"),
     ({"fragments": 2}, "--local-steps 3 must be a multiple of --fragments 2"),
     ({"overlap": "4"}, "--overlap 4 must be below --local-steps/fragments = 3"),
     ({"overlap": "3", "local_steps": "0: 3; 1: 5"}, "not of all rounds"),
@@ -207,8 +226,9 @@ REFUSED = [
     ({"local_steps": "0: 3; 0: 5"}, "increasing order"),
     ({"local_steps": "many"}, "cannot read 'many'"),
     ({"outer": "adam"}, "unknown outer optimizer"),
-    ({"ema_decay": 0.9}, "the anchor moves once in a round"),
+    ({"ema_decay": 0.9, "mix": "unsent"}, "most entries of which are those of earlier rounds"),
     ({"fusion": "mergecomp"}, "rounds have none"),
+    ({"fusion": "auto"}, "rounds have none, so that messages need no other sizes"),
     ({"comm_type": "ParameterServer", "overlap": "1"}, "waits for the anchor of the whole model"),
 ]
 

@@ -94,7 +94,7 @@ READ: Final = (
     "blosc_codec", "enable_gpu", "master_device", "cuda_aware_mpi", "threads", "train_dir",
     "eval_freq", "checkpoint_every", "keep_checkpoints", "resume", "dump_every", "evaluator",
     "seed", "log_format", "timeout", "min_workers", "spares", "max_restarts", "mpi_args",
-    "local_steps", "report",
+    "local_steps", "report", "transform",
 )  # fmt: skip
 
 TRAIN_EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
@@ -106,7 +106,6 @@ TRAIN_EFFECTS: Final[Mapping[str, Effect[Settings]]] = MappingProxyType(
         "fragments": of_rounds(1),
         "overlap": of_rounds("0"),
         "mix": of_rounds("0"),
-        "transform": of_rounds("none"),
         "test_batch_size": Effect(
             lambda s: s.evaluator.lower() != "none",
             "--evaluator none starts no evaluator; give --eval-batch-size to `atomo evaluate`",

@@ -130,23 +130,24 @@ def check_round_messages(
         return
     if code.lower() == AUTO_CODEC:
         raise ConfigError(
-            f"{given}: --code auto measures gradients, and rounds exchange differences of weights; "
-            "give a --code, such as 'topk(ratio=0.01)'"
+            f"{given}: --code auto measures gradients, and rounds exchange differences of weights, "
+            "of which codecs lose other shares; `atomo explain --local-steps` compares codecs for "
+            "rounds: give a --code, such as 'topk(ratio=0.01)'"
         )
     if grouping.searched:
         raise ConfigError(
             f"{given}: --fusion {fusion} overlaps messages with a backward pass, and rounds have "
-            "none; leave it out"
+            "none, so that messages need no other sizes; leave it out"
         )
     if local.fragments > 1 and fusion.partition(":")[0].lower() in WHOLE_MODEL:
         raise ConfigError(
             f"--fragments {local.fragments}: --fusion {fusion} groups the whole model; give "
             "bytes:MB, layer or one, which group each fragment"
         )
-    if ema_decay:
+    if ema_decay and local.mix == UNSENT:
         raise ConfigError(
-            f"{given}: --ema-decay {ema_decay:g} averages the weights of every step, and the "
-            "anchor moves once in a round; leave it out"
+            f"--mix {UNSENT}: --ema-decay {ema_decay:g} averages anchors, most entries of which "
+            "are those of earlier rounds; leave it out"
         )
 
 

@@ -58,9 +58,9 @@ def test_it_has_no_say_in_training_and_survives_a_stop(way, tmp_path):
 def test_only_who_writes_checkpoints_keeps_it(way, tmp_path, monkeypatch):
     update, averages = WeightAverage.update, list[WeightAverage]()
 
-    def counted(average: WeightAverage) -> None:
+    def counted(average: WeightAverage, weights: torch.Tensor, steps: int = 1) -> None:
         averages.append(average)
-        update(average)
+        update(average, weights, steps)
 
     monkeypatch.setattr(WeightAverage, "update", counted)
     for steps in (2, 4):  # a resume hands out no average either

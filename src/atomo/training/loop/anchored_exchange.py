@@ -68,8 +68,9 @@ class AnchoredExchange:
         self._parameters = dict(named_slices(weights, job.buckets))
         self._buffers = floating_buffers(model) if job.buffer_buckets else {}
         outer, local = parse_outer(job.settings.outer), job.settings.local
-        kind = {"late": local.is_late, "transform": local.transform}
-        self.anchor = Anchor(self._parameters, self._buffers, outer, **kind)
+        self.anchor = Anchor(
+            self._parameters, self._buffers, outer, late=local.is_late, transform=local.transform
+        )
         self._exact = is_exact(job) and outer.averages
         entries = sum(bucket.size for bucket in job.exchanged_at(1))
         self._differences, self._mean, self._previous = (
@@ -258,6 +259,11 @@ class AnchoredExchange:
 
     def _slices(self, flat: Tensor, buckets: Sequence[Bucket]) -> Iterator[tuple[str, Tensor]]:
         return named_slices(flat, buckets)
+
+    def flat_anchor(self) -> Tensor:
+        """Returns a copy of the weights of the anchor, in the order of all parameters."""
+        weights = [self.anchor.weights[name].flatten() for name in self._parameters]
+        return torch.cat(weights)
 
     def digest(self) -> Tensor:
         """Returns a hash of the anchor, 16 bytes."""

@@ -38,7 +38,7 @@ from atomo.training.loop.worker_state import restore, worker_state
 from atomo.training.optim.noise_damping import Damping, without_damping
 from atomo.training.optim.one_thread import on_one_thread
 from atomo.training.optim.round_optimizer import make_flat_optimizer
-from atomo.training.optim.weight_average import without_average
+from atomo.training.optim.weight_average import WeightAverage, without_average
 from atomo.training.step.forward_backward import ForwardBackward, Outcome
 from atomo.transports import Transport
 
@@ -99,6 +99,7 @@ class TrainingReplica:
         self._paced = make_paced_rounds(job, self._rank, group)
         self._rounds = self._paced or job.rounds
         self._anchored: AnchoredExchange | None = None  # from the first local step on
+        self._average: WeightAverage | None = None  # of the anchors, from then on
 
     @property
     def round(self) -> Round:
@@ -167,8 +168,11 @@ class TrainingReplica:
             rounds = anchored.turn(round_, self._round_report(compute_s, wishes))
         elif step == round_.last:
             rounds = [self._paced_on(anchored.finish(round_))]
-        ended = time.perf_counter()
-        times = ended - stepped, ended - started
+        if self._average is not None and rounds:
+            steps = sum(ended.round.steps for ended in rounds)
+            self._average.update(anchored.flat_anchor(), steps)
+        now = time.perf_counter()
+        times = now - stepped, now - started
         exchanged = reported(rounds) or Exchanged({self._rank: report}, 0.0, 0.0, 0.0)
         metrics = done[-1].metrics if done else {}
         return ReplicaStep(exchanged, report, metrics, 1.0, *times, tuple(rounds))
@@ -221,7 +225,9 @@ class TrainingReplica:
         return self._anchored
 
     def _make_anchored(self) -> AnchoredExchange:
-        passes = self._passes
+        passes, optimizer = self._passes, self._optimizer
+        # The average of the weights continues with the anchor.
+        self._average, optimizer.average = optimizer.average or self._average, None
         parts = self.job, self._communicator, passes.model, passes.weights
         return AnchoredExchange(*parts, leads=self._rank == 0)
 
@@ -288,7 +294,8 @@ class TrainingReplica:
             pace = self._paced.state_dict()
             exchange |= {EXCHANGE + name: tensor for name, tensor in pace.items()}
         if self._anchored is not None:
-            return self._anchored.state_dict(wishes=wishes) | exchange
+            average = self._average.state_dict(self.job.buckets) if self._average else {}
+            return self._anchored.state_dict(wishes=wishes) | average | exchange
         return self._optimizer.state_dict() | self._damping.state_dict() | exchange
 
     def snapshot(self) -> dict[str, Tensor]:

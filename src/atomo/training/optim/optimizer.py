@@ -74,7 +74,8 @@ class FlatOptimizer:
         self._decay = decay_momentum(weights, settings, buckets)
         self._apart = decay_of_some(weights, settings, buckets)
         decay = settings.ema_decay if averages else 0.0
-        self._average = WeightAverage(weights, decay) if decay else None
+        self.average = WeightAverage(decay) if decay else None
+        """The average of the weights; None: it is not computed, or with the anchor."""
 
     def learning_rate(self, step: int) -> float:
         """Returns the learning rate of `step`, which counts from 1."""
@@ -97,8 +98,8 @@ class FlatOptimizer:
         if self._decoupled is not None:
             self._decoupled.step(rate)
         self._rule.step(self.weights, self.gradient, rate)
-        if self._average is not None:
-            self._average.update()
+        if self.average is not None:
+            self.average.update(self.weights)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the state: `KIND/PARAMETER` for states of each weight, `KIND` for a number."""
@@ -111,10 +112,7 @@ class FlatOptimizer:
         if self._decay is not None:
             buffer = named_slices(self._decay.buffer, self._buckets)
             state |= {f"{DECAY}/{name}": part for name, part in buffer}
-        if self._average is not None and self._average.value is not None:
-            average = named_slices(self._average.value, self._buckets)
-            state |= {f"{AVERAGE}/{name}": part for name, part in average}
-        return state
+        return state | (self.average.state_dict(self._buckets) if self.average else {})
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores the result of `state_dict`."""
@@ -134,8 +132,8 @@ class FlatOptimizer:
             if self._decay is not None:
                 self._decay.buffer.copy_(whole)
         elif kind == AVERAGE:
-            if self._average is not None:
-                self._average.value = whole
+            if self.average is not None:
+                self.average.value = whole
         else:
             self._rule.state[kind] = whole
 

@@ -52,6 +52,8 @@ class RoundOptimizer:
         if round_.is_local:
             outer = self._outer.at_rate(self._job.rate.at(round_.last))
             outer.step(self.weights, self._momentum, self.gradient)
+            if self._inner.average is not None:
+                self._inner.average.update(self.weights, round_.steps)
         else:
             self._inner.step(round_.last, factor)
 
@@ -59,10 +61,12 @@ class RoundOptimizer:
         """Returns the state: that of `FlatOptimizer`, or the outer momentum by parameter."""
         if not self._has_anchor:
             return self._inner.state_dict()
+        buckets, average = self._job.buckets, self._inner.average
+        state = average.state_dict(buckets) if average else {}
         if self._momentum is None:
-            return {}
-        slices = named_slices(self._momentum, self._job.buckets)
-        return {MOMENTUM + name: tensor for name, tensor in slices}
+            return state
+        slices = named_slices(self._momentum, buckets)
+        return state | {MOMENTUM + name: tensor for name, tensor in slices}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores the result of `state_dict`.

@@ -4,12 +4,14 @@ Polyak and Juditsky, "Acceleration of Stochastic Approximation by Averaging", 19
 in `torch.optim.swa_utils.get_ema_multi_avg_fn`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from atomo.fusion import Bucket, named_slices
 
 __all__ = ["AVERAGE", "WeightAverage", "averaged", "without_average"]
 
@@ -20,18 +22,30 @@ AVERAGE: Final = "average"  # in the state of an optimizer: average/PARAMETER
 class WeightAverage:
     """Exponential moving average a = decay a + (1 - decay) w; it begins with the first weights."""
 
-    def __init__(self, weights: Float[Tensor, " n"], decay: float) -> None:
-        self._weights, self._decay = weights, decay
+    def __init__(self, decay: float) -> None:
+        self._decay = decay
         self.value: Float[Tensor, " n"] | None = None
         """None before the first step."""
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Updates the average after a step."""
+    def update(self, weights: Float[Tensor, " n"], steps: int = 1) -> None:
+        """Updates the average after a step, or after a round.
+
+        Args:
+            weights: the weights then.
+            steps: the number of steps in the round: the average forgets at the same pace.
+        """
         if self.value is None:
-            self.value = self._weights.clone()
+            self.value = weights.clone()
         else:
-            self.value.lerp_(self._weights, 1 - self._decay)
+            self.value.lerp_(weights, 1 - self._decay**steps)
+
+    def state_dict(self, buckets: Sequence[Bucket]) -> dict[str, Tensor]:
+        """Returns the average by parameter name, for the state of an optimizer."""
+        if self.value is None:
+            return {}
+        slices = named_slices(self.value, buckets)
+        return {f"{AVERAGE}/{name}": tensor for name, tensor in slices}
 
 
 def averaged(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from atomo.training.checkpoints.schema import INNER, LOCAL, ROUND
 from atomo.training.optim.optimizer import FlatOptimizer
 from atomo.training.step.forward_backward import Outcome
 
-__all__ = ["LocalSteps"]
+__all__ = ["LocalSteps", "joint_report"]
 
 
 @final
@@ -84,3 +84,11 @@ class LocalSteps:
         for name, view in named_slices(self._optimizer.weights, self._buckets):
             if LOCAL + name in state:
                 view.copy_(state[LOCAL + name])
+
+
+def joint_report(done: Sequence[Outcome], compute_s: float) -> Report:
+    """Returns the report of local steps: the mean loss, and all samples."""
+    loss = sum((each.loss for each in done), 0.0) / max(1, len(done))
+    correct = sum((each.correct for each in done), 0.0)
+    samples = sum((each.samples for each in done), 0.0)
+    return Report(loss, correct, samples, compute_s, 0.0, 0.0, 0.0)

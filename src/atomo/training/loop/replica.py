@@ -32,7 +32,7 @@ from atomo.training.job.job import Job
 from atomo.training.job.round_plan import Round
 from atomo.training.loop.anchored_exchange import AnchoredExchange, EndedRound
 from atomo.training.loop.exchange_setup import make_exchange
-from atomo.training.loop.local_steps import LocalSteps
+from atomo.training.loop.local_steps import LocalSteps, joint_report
 from atomo.training.loop.paced_rounds import PacedRounds
 from atomo.training.loop.worker_state import restore, worker_state
 from atomo.training.optim.noise_damping import Damping, without_damping
@@ -364,14 +364,6 @@ def make_paced_rounds(job: Job, rank: int, group: ElasticGroup | None) -> PacedR
     if group:
         group.sample_split.prescaled = True
     return PacedRounds(job, rank)
-
-
-def joint_report(done: Sequence[Outcome], compute_s: float) -> Report:
-    """Returns the report of local steps: the mean loss, and all samples."""
-    loss = sum((each.loss for each in done), 0.0) / max(1, len(done))
-    correct = sum((each.correct for each in done), 0.0)
-    samples = sum((each.samples for each in done), 0.0)
-    return Report(loss, correct, samples, compute_s, 0.0, 0.0, 0.0)
 
 
 def beginnings(snapshot: Snapshot | None, hosts: Sequence[int]) -> list[dict[str, Tensor]]:

@@ -92,7 +92,12 @@ def test_rounds_of_local_steps_have_a_section(tmp_path):
         step: {"round": step // 5, "round_steps": 5, "outer_rate": 0.7, "correlation": 0.1 * step}
         for step in (5, 10, 15, 20)
     }
-    text = text_of(write_run(tmp_path, changes=changes))
+    folder = write_run(tmp_path, changes=changes)
+    times = {"event": "RankTimes", "rank": [0, 1], "compute_s": [0.1, 0.2], "encode_s": [0, 0.1]}
+    (folder / "events.jsonl").write_text(json.dumps(times) + "\n")
+    text = text_of(folder)
+    assert "Times by rank are means over exchanges" in text
+    assert "Rank 1 computed and encoded longest: 300 ms a step; the median" in text
     assert "rounds 4 steps in a round 5 to 5" in text
     assert "Rounds of local steps" not in text_of(write_run(tmp_path / "plain"))
 

@@ -20,6 +20,10 @@ __all__ = ["STEP", "bytes_section", "time_section"]
 STEP = ChartAxis("step")
 LAYER_COLUMNS = ("layer", "codec", "entries", "uncompressed", "payload at most", "ratio")
 BUSY = ("compute_s", "encode_s", "follow_s")  # parts of a step in which no rank waits for others
+OF_ROUNDS = (
+    "Times by rank are means over exchanges: of a round of local steps they have the last step, or "
+    "with a master the whole round."
+)
 WITHOUT_LAYERS = "No bytes by layer: this run has no layers.json."
 WITHOUT_ERRORS = (
     "Payloads of layers are before lossless compression. Errors of layers are not recorded; "
@@ -117,6 +121,8 @@ def slowest(run: RunRecords) -> Iterator[Sentence]:
     busy = np.sum([times[name] for name in BUSY if name in times], axis=0)
     place = int(np.argmax(busy))
     longest, median = duration_ms(float(busy[place])), duration_ms(float(np.median(busy)))
+    if (run.steps["round"] > 0).any():
+        yield Sentence(OF_ROUNDS)
     text = f"Rank {times['rank'][place]:.0f} computed and encoded longest: {longest} a step"
     yield Sentence(f"{text}; the median of all ranks is {median}.", MEASURED)
 

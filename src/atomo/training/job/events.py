@@ -148,7 +148,7 @@ class Saved:
 @final
 @dataclass(frozen=True)
 class RankTimes:
-    """Mean seconds of the parts of a step by rank, over the steps since the job began."""
+    """Mean seconds of the parts of a step by rank, over the exchanges since the job began."""
 
     step: int
     rank: list[int]

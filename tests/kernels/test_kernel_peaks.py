@@ -73,3 +73,11 @@ def test_tells_the_largest_where_nothing_is_joined(backend: Backend, dtype):
         zero = module.largest(sources)
         assert zero[:2] == expected[:2]
         assert zero[2] >= INFINITY
+
+
+@each_backend
+def test_the_largest_of_each_is_that_of_a_join(backend: Backend):
+    sources = [normal(4097), torch.zeros(3).neg(), normal(6).view(2, 3).T, torch.tensor([math.nan])]
+    given = [source.to(backend.device) for source in sources]
+    assert backend.largest(given)[:3] == joined(backend, sources, torch.empty(4107), 1.0)[:3]
+    assert backend.largest(given)[3] >= INFINITY

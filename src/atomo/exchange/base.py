@@ -136,6 +136,8 @@ class Reduction(ABC, Generic[Encoded, Received]):
     an all-gather, and else as an all-reduce."""
     accepts_half: ClassVar[bool] = True
     """True if `encode` takes gradients in half precision, if codec and memory do so too."""
+    accepts_gaps: ClassVar[bool] = False
+    """True if the parameters of a part may lie apart in the gradient of a bucket."""
     has_state: ClassVar[bool] = False
     """True if a checkpoint must save the `state_dict`, from which the next step starts."""
     entrywise: ClassVar[bool] = False

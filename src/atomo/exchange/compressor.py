@@ -29,6 +29,7 @@ __all__ = [
     "finish",
     "gradient_of",
     "layout",
+    "replace_gradient",
 ]
 
 BATCH: Final = 16
@@ -45,11 +46,12 @@ def add_frame(bucket: Bucket, frame: Bytes, out: Float[Tensor, " n"], scale: flo
     tensors = unpack(frame, bucket.fields)
     sections = iter(tensors)
     for part in bucket.parts:
-        payload = part.codec.assemble(sections)
+        payload, own = part.codec.assemble(sections), gradient_of(part, out)
         try:
-            part.codec.add_decoded(payload, gradient_of(part, out), scale)
+            part.codec.add_decoded(payload, own, scale)
         except CodecError as error:
             raise undecodable(bucket, tensors, error) from error
+        replace_gradient(part, out, own)
 
 
 def undecodable(bucket: Bucket, tensors: Sequence[Tensor], error: CodecError) -> FrameError:
@@ -90,16 +92,20 @@ def add_frames(
     sections = [*map(iter, bucket.sections.unpack_all(frames))]
     for part in bucket.parts:
         payloads = [part.codec.assemble(own) for own in sections]
+        total = gradient_of(part, out)
         try:
-            part.codec.add_all(payloads, gradient_of(part, out), scale)
+            part.codec.add_all(payloads, total, scale)
         except CodecError as error:
             raise FrameError(f"bucket {bucket.number}: {error}") from error
+        replace_gradient(part, out, total)
 
 
 def finish(bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
     """Turns the mean gradient of a bucket into the aggregate that its codecs define, in place."""
     for part in bucket.parts:
-        part.codec.finish(mean[part.start : part.stop].view(part.shape))
+        own = gradient_of(part, mean)
+        part.codec.finish(own)
+        replace_gradient(part, mean, own)
 
 
 @final
@@ -270,8 +276,21 @@ class Compressor:
 
 
 def gradient_of(part: Part, flat: Float[Tensor, " n"]) -> Float[Tensor, "..."]:
-    """Returns the gradient of a part, a view into the gradient of its bucket."""
-    return flat[part.start : part.stop].view(part.shape)
+    """Returns the gradient of a part: a view into the gradient of its bucket, or a copy of
+    parameters that are not adjacent.
+    """
+    if part.adjacent:
+        return flat[part.start : part.stop].view(part.shape)
+    return torch.cat([flat[slot.start : slot.stop] for slot in part.slots]).view(part.shape)
+
+
+def replace_gradient(part: Part, flat: Float[Tensor, " n"], gradient: Float[Tensor, "..."]) -> None:
+    """Writes a changed result of `gradient_of` to the gradient of the bucket, if it is a copy."""
+    if part.adjacent:
+        return
+    values = torch.split(gradient.view(-1), [slot.shape.numel() for slot in part.slots])
+    for slot, value in zip(part.slots, values, strict=True):
+        flat[slot.start : slot.stop] = value
 
 
 @contextmanager

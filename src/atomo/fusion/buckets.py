@@ -7,9 +7,9 @@ that are sent dense.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import groupby, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any, Final, final
 
 import xxhash
@@ -23,7 +23,7 @@ from atomo.errors import ConfigError
 from atomo.options.grouping import Grouping
 from atomo.wire import Sections
 
-__all__ = ["Bucket", "Part", "Slot", "divide", "plan", "subset"]
+__all__ = ["Bucket", "Part", "Slot", "divide", "placed", "plan", "subset"]
 
 FLOAT_BYTES: Final = 4
 MOST_SUBSETS: Final = 1024  # in the cache; a model of many experts uses other subsets at each step
@@ -67,6 +67,11 @@ class Part:
         return self.slots[-1].stop
 
     @cached_property
+    def adjacent(self) -> bool:
+        """True if its parameters follow each other without gaps, as in every planned bucket."""
+        return all(slot.stop == after.start for slot, after in pairwise(self.slots))
+
+    @cached_property
     def scale_codec(self) -> SharedScaleCodec | None:
         """The codec, if it uses one scale for all workers."""
         return shared_scale_codec(self.codec)
@@ -95,7 +100,12 @@ class Bucket:
     @cached_property
     def size(self) -> int:
         """Entries of the flat gradient."""
-        return self.parts[-1].stop
+        return max(slot.stop for slot in self.slots)
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The first entry of each parameter, in the order of `slots`."""
+        return tuple(slot.start for slot in self.slots)
 
     @cached_property
     def agreeing(self) -> tuple[Part, ...]:
@@ -178,6 +188,25 @@ def divide(
 ) -> tuple[Part, ...]:
     """Divides a bucket into parts: first the compressed parameters, then the dense parameters."""
     return parts_of(group, lambda name: by_name.codec(name, codec))
+
+
+def placed(bucket: Bucket, names: Sequence[str]) -> Bucket:
+    """Returns a bucket with the same parts, whose parameters lie in another order.
+
+    The parameters of a part may then have gaps between them. Frames of both buckets are the same.
+
+    Args:
+        bucket: the bucket.
+        names: all its parameters, in the order in which they lie.
+    """
+    sizes = {slot.name: slot.shape.numel() for slot in bucket.slots}
+    ends = accumulate(sizes[name] for name in names)
+    starts = {name: end - sizes[name] for name, end in zip(names, ends, strict=True)}
+    parts = [
+        replace(part, slots=tuple(replace(slot, start=starts[slot.name]) for slot in part.slots))
+        for part in bucket.parts
+    ]
+    return replace(bucket, parts=tuple(parts))
 
 
 def subset(bucket: Bucket, marked: tuple[bool, ...]) -> Bucket:

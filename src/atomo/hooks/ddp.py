@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, final
 
 import torch
-from torch import Tensor
+from torch import Size, Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.amp.grad_scaler import GradScaler
 from torch.autograd import Variable
@@ -41,6 +41,7 @@ from atomo.hooks.states.bucket_layout import BucketLayout
 __all__ = ["ADVICE", "Hook", "averaged_by", "ddp_hook", "hook_of"]
 
 ADVICE: Final = "give optimizer=... to the hook, with memory='auto', which moves it into the memory"
+MOST_SHAPES: Final = 4096  # in the cache
 Hook = Callable[[Exchange, GradBucket], Future[Tensor]]
 
 
@@ -223,7 +224,7 @@ def chunk_of(bucket: GradBucket, buffer: Tensor, state: Exchange) -> Chunk:
         raise ConfigError("sparse gradients are not supported: use an Embedding with sparse=False")
     gradients, start = {}, buffer.storage_offset()
     for parameter in bucket.parameters():
-        stride = stride_in(parameter)
+        stride = stride_in(parameter.shape, parameter.stride())
         view = buffer.as_strided(parameter.shape, stride, start)
         check_state(parameter in state.names)
         gradients[state.names[parameter]] = view
@@ -231,12 +232,17 @@ def chunk_of(bucket: GradBucket, buffer: Tensor, state: Exchange) -> Chunk:
     return Chunk(bucket.index(), gradients, buffer)
 
 
-def stride_in(parameter: Tensor) -> tuple[int, ...]:
-    """Returns the strides of a gradient in DDP: those of the parameter, unless that has gaps."""
-    alike = torch.empty_like(parameter, device="meta").stride()
-    if alike == parameter.stride():
+@lru_cache(MOST_SHAPES)
+def stride_in(shape: Size, strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the strides in DDP of the gradient of a parameter with this shape and these strides.
+
+    They are the strides of the parameter, unless that has gaps.
+    """
+    parameter = torch.empty_strided(shape, strides, device="meta")
+    alike = torch.empty_like(parameter).stride()
+    if alike == strides:
         return alike
-    return torch.empty(parameter.shape, device="meta").stride()
+    return torch.empty(shape, device="meta").stride()
 
 
 def finish_with_backward(state: Exchange) -> None:

@@ -17,6 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
@@ -178,5 +179,5 @@ class DGC(Selector):
 
 def times(bits: int, factor: float) -> int:
     """Returns the bits of the magnitude with the bits `bits`, times a factor."""
-    value = torch.tensor([bits], dtype=torch.int32).view(torch.float32)
-    return int((value * factor).view(torch.int32))
+    value = np.int32(bits).view(np.float32)
+    return int((value * np.float32(factor)).view(np.int32))

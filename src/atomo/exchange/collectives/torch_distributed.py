@@ -127,7 +127,7 @@ class TorchCollective(Collective):
         sizes: list[int] = np.ascontiguousarray(heads[:, :LENGTH]).view(np.int64)[:, 0].tolist()
         longest = max(sizes)
         if repeated:
-            self._rooms[kind] = longest + longest // 32 + LENGTH
+            self._rooms[kind] = next_room(room, longest)
         whole = heads[:, LENGTH:]
         if longest > room:
             whole = np.concatenate([whole, self._rows(data[room:], longest - room, label)], 1)
@@ -254,6 +254,19 @@ class TorchCollective(Collective):
             raise TransportError(f"{name}: torch.distributed lost {label}: {error}") from error
         finally:
             self.wait_s += time.perf_counter() - began
+
+
+def next_room(room: int, longest: int) -> int:
+    """Returns the bytes that travel beside the lengths at the next step.
+
+    Lengths vary from step to step, and a message that does not fit costs a second round, which
+    wakes all ranks again. So a room shrinks slowly, unless it is far too large.
+
+    Args:
+        room: the bytes of this step.
+        longest: the bytes of the longest message of this step.
+    """
+    return max(longest + longest // 32 + LENGTH, min(room - room // 64, longest + longest // 8))
 
 
 joined: Final[WeakSet[TorchCollective]] = WeakSet()

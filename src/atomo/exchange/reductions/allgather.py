@@ -36,6 +36,8 @@ __all__ = ["Allgather", "AnnouncedAllgather"]
 class AnnouncedAllgather(Reduction[Bytes, Sequence[Bytes]]):
     """An announcement of each rank, followed by the frame of the parameters that the rank used."""
 
+    accepts_gaps: ClassVar[bool] = True
+
     def __init__(self, collective: Collective, compressor: Compressor) -> None:
         self._collective, self._compressor = collective, compressor
 

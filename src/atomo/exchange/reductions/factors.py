@@ -15,6 +15,7 @@ from torch import Tensor
 
 from atomo.codecs.spectral.matricise import matrix_shapes
 from atomo.codecs.spectral.svd import SVD
+from atomo.exchange.compressor import gradient_of, replace_gradient
 from atomo.fusion import Bucket, Part
 
 __all__ = ["Factors", "Matrix", "Side"]
@@ -70,7 +71,7 @@ class Factors:
         # Matrices of equal shapes are adjacent, to be orthonormalised in one call.
         self.matrices = sorted(matrices, key=lambda matrix: (matrix.m, matrix.n, matrix.rank))
         self.dense = tuple(part for part, matrix in pairs if matrix is None)
-        dense = sum(part.stop - part.start for part in self.dense)
+        dense = sum(part.shape.numel() for part in self.dense)
         self.left = Side([(matrix.m, matrix.rank) for matrix in self.matrices], dense, device)
         self.right = Side([(matrix.n, matrix.rank) for matrix in self.matrices], dense, device)
 
@@ -80,9 +81,10 @@ class Factors:
 
     def pour(self, dense: Float[Tensor, " k"], flat: Float[Tensor, " n"]) -> None:
         """Copies the dense parameters to their places in a flat tensor of the bucket."""
-        sizes = [part.stop - part.start for part in self.dense]
+        sizes = [part.shape.numel() for part in self.dense]
         for part, values in zip(self.dense, torch.split(dense, sizes), strict=True):
-            flat[part.start : part.stop] = values
+            own = gradient_of(part, flat).copy_(values.view(part.shape))
+            replace_gradient(part, flat, own)
 
 
 def matrix_of(part: Part) -> Matrix | None:

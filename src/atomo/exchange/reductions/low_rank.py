@@ -54,6 +54,7 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
     is_code: ClassVar[bool] = True
     has_state: ClassVar[bool] = True
     accepts_half: ClassVar[bool] = False
+    accepts_gaps: ClassVar[bool] = True
     warm_prefixes: ClassVar[tuple[str, ...]]
     """The prefixes of the factors from which the next step starts, in names in a state."""
 
@@ -67,7 +68,7 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
         self._warm = WarmStart(compressor.seed)
         self._share = 1 / collective.size
         self._collective, self._memory = collective, memory
-        self._factors: dict[tuple[int, int], Factors] = {}
+        self._factors: dict[tuple[int, int, tuple[int, ...]], Factors] = {}
 
     @classmethod
     def adapt_codec(cls, codec: Codec[Any]) -> Codec[Any]:
@@ -115,7 +116,7 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
         """Copies the dense parameters behind the factors that are sent."""
         start = 0
         for part in batch.factors.dense:
-            gradient, stop = gradient_of(part, flat), start + part.stop - part.start
+            gradient, stop = gradient_of(part, flat), start + part.shape.numel()
             payload = self._memory.encode(DENSE, gradient, layout(part), Generator())
             batch.side.dense[start:stop] = payload.values
             start = stop
@@ -141,7 +142,7 @@ class LowRankReduction(Reduction[FactorBatch, FactorBatch]):
         return self._warm.factor(prefix + matrix.name, rows, matrix.rank, device)
 
     def _factors_of(self, bucket: Bucket, device: torch.device) -> Factors:
-        key = bucket.number, bucket.layout_hash
+        key = bucket.number, bucket.layout_hash, bucket.starts
         if key not in self._factors:
             self._factors[key] = Factors(bucket, device)
         return self._factors[key]

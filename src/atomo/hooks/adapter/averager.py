@@ -18,7 +18,7 @@ from torch import Tensor
 
 from atomo.core.devices import to_host
 from atomo.errors import CodecError
-from atomo.exchange.base import Reduction, Usage
+from atomo.exchange.base import ALL_USED, Reduction, Usage
 from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.compressor import Compressor
 from atomo.exchange.engine.announcements import NotFinite
@@ -32,9 +32,10 @@ from atomo.hooks.adapter.chunks import (
     DensePolicy,
     InFlight,
     ScratchSpace,
+    bucket_in_place,
     bucket_of,
     flat_gradient,
-    spread,
+    usage_in,
     usage_of,
 )
 from atomo.hooks.optimizers.noise_meter import NoiseMeter
@@ -47,6 +48,7 @@ ALL_STEP: Final = "has every rank registered its hook, ddp.register_comm_hook(st
 RunInExchange = Callable[[Callable[[], None]], None]
 Encoding = tuple[Codecs, Reduction[Any, Any]]
 """The codecs of some steps, and the reduction of their payloads."""
+Flat = tuple[Bucket, Float[Tensor, " n"], Float[Tensor, " n"], Usage]
 Snapshot = tuple[dict[str, Tensor], dict[str, Tensor]]
 """States of the memory and of the reduction."""
 
@@ -286,24 +288,27 @@ class Averager:
         began = time.perf_counter()
         self.stats.dense_bytes += chunk.dense_bytes
         codecs, reduction = self._encoding
-        bucket = bucket_of(chunk.number, chunk.parameters, codecs)
-        flat = self._flat(chunk, reduction)
-        usage, gradient = Usage(), flat
-        if not reduction.entrywise:
-            half = reduction.accepts_half and self._compressor.accepts_half(bucket, flat.device)
-            gradient, peaks = flat_gradient(bucket, chunk, flat, half)
-            usage = usage_of(bucket, peaks)
+        bucket, flat, gradient, usage = self._flat(chunk, codecs, reduction)
         if bucket.agreeing:
             self._agree(bucket, gradient, run_in_exchange)
         encoded = reduction.encode(bucket, gradient, self.step, usage)
         self.stats.encode_s += time.perf_counter() - began
         return InFlight(chunk, bucket, flat, reduction, encoded)
 
-    def _flat(self, chunk: Chunk, reduction: Reduction[Any, Any]) -> Float[Tensor, " n"]:
-        """Returns the tensor of a chunk's mean; for an entrywise sum, with the gradients in it."""
+    def _flat(self, chunk: Chunk, codecs: Codecs, reduction: Reduction[Any, Any]) -> Flat:
+        """Returns a bucket, the tensor of its mean, and its gradient, in the same tensor or not."""
+        bucket = bucket_of(chunk.number, chunk.parameters, codecs)
         if reduction.entrywise:
-            return chunk.joined(lambda: self._scratch.flat(chunk))
-        return self._scratch.flat(chunk)
+            flat = chunk.joined(lambda: self._scratch.flat(chunk))
+            return bucket, flat, flat, ALL_USED
+        in_place = bucket_in_place(chunk.number, chunk.parameters, codecs)
+        if reduction.accepts_gaps and in_place is not None and chunk.lies_as(in_place):
+            assert chunk.whole is not None
+            return in_place, chunk.whole, chunk.whole, usage_in(in_place, chunk.whole)
+        flat = self._scratch.flat(chunk)
+        half = reduction.accepts_half and self._compressor.accepts_half(bucket, flat.device)
+        gradient, peaks = flat_gradient(bucket, chunk, flat, half)
+        return bucket, flat, gradient, usage_of(bucket, peaks)
 
     def _agree(self, bucket: Bucket, flat: Tensor, run_in_exchange: RunInExchange) -> None:
         """Has all ranks encode a bucket with the same scales. Errors: those of `agree_on_scales`.
@@ -331,15 +336,9 @@ class Averager:
 
     def _decode(self, received: InFlight) -> None:
         began = time.perf_counter()
-        chunk, flat = received.chunk, received.flat
         self._replace_by_mean(received)
-        if not received.reduction.entrywise:
-            if chunk.scale != 1:
-                flat.mul_(chunk.scale)
-            spread(received.bucket, flat, chunk.gradients)
-        elif flat is not chunk.whole:
-            chunk.replace(flat)
-        self.skipper.check(chunk)
+        received.write_back()
+        self.skipper.check(received.chunk)
         self.stats.decode_s += time.perf_counter() - began
 
     def _replace_by_mean(self, received: InFlight) -> None:

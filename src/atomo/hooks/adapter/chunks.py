@@ -20,7 +20,7 @@ from atomo.codecs.by_name import NONE, ByName, dense_below
 from atomo.errors import CheckpointError, ConfigError
 from atomo.exchange.base import ALL_USED, Reduction, Usage
 from atomo.fusion import Bucket
-from atomo.fusion.buckets import divide
+from atomo.fusion.buckets import divide, placed
 from atomo.kernels import peaks
 from atomo.kernels.peaks import INFINITY
 
@@ -32,14 +32,17 @@ __all__ = [
     "InFlight",
     "Parameters",
     "ScratchSpace",
+    "bucket_in_place",
     "bucket_of",
     "collect",
     "flat_gradient",
     "spread",
+    "usage_in",
     "usage_of",
 ]
 
 MAX_BUCKETS: Final = 1024  # in the cache; a model of many experts has other buckets at each step
+FEW: Final = 8  # an eighth of a bucket may be copied several times
 HALVES: Final = frozenset({torch.bfloat16, torch.float16})
 FORMAT: Final = 1  # of a state without rules for dense transfer
 WITH_DENSE: Final = 2
@@ -79,6 +82,13 @@ class Chunk:
             if gradient.storage_offset() != first + slot.start or not gradient.is_contiguous():
                 return None
         return self.whole.view(-1)
+
+    def lies_as(self, bucket: Bucket) -> bool:
+        """True if `whole` is float32, and the gradients lie in it as in a bucket, unscaled."""
+        whole = self.whole
+        if whole is None or whole.dim() != 1 or whole.dtype != torch.float32 or self.scale != 1:
+            return False
+        return self.flat_view(bucket) is not None
 
     def joined(self, scratch: Callable[[], Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
         """Returns the flat gradients: `whole` if it is float32, else a copy in scratch space."""
@@ -177,7 +187,7 @@ class InFlight:
     chunk: Chunk
     bucket: Bucket
     flat: Float[Tensor, " n"]
-    """Scratch space of the size of the bucket, which becomes the mean."""
+    """The tensor that becomes the mean: scratch space, or the tensor of the gradients."""
     reduction: Reduction[Any, Any]
     """The reduction of this step."""
     payload: Any
@@ -188,6 +198,18 @@ class InFlight:
     def followed_by(self, payload: Any) -> "InFlight":
         """Returns the same chunk after the next stage."""
         return replace(self, payload=payload)
+
+    def write_back(self) -> None:
+        """Copies the mean to the gradients, if they are not in the same tensor."""
+        chunk, flat = self.chunk, self.flat
+        if flat is chunk.whole:
+            return
+        if self.reduction.entrywise:
+            chunk.replace(flat)
+            return
+        if chunk.scale != 1:
+            flat.mul_(chunk.scale)
+        spread(self.bucket, flat, chunk.gradients)
 
 
 @final
@@ -226,6 +248,17 @@ def bucket_of(number: int, parameters: Parameters, codecs: Codecs) -> Bucket:
     return Bucket(number, 0, divide(parameters, codecs.codec, codecs.by_name))
 
 
+@lru_cache(MAX_BUCKETS)
+def bucket_in_place(number: int, parameters: Parameters, codecs: Codecs) -> Bucket | None:
+    """Returns the bucket of these parameters in their own order; None if a copy is faster.
+
+    Parameters that a codec encodes together, and that lie apart, are copied several times.
+    """
+    bucket = placed(bucket_of(number, parameters, codecs), [name for name, _ in parameters])
+    apart = sum(part.shape.numel() for part in bucket.parts if not part.adjacent)
+    return bucket if FEW * apart <= bucket.size else None
+
+
 def collect(
     bucket: Bucket, gradients: Mapping[str, Tensor], scale: float, flat: Float[Tensor, " n"]
 ) -> list[int]:
@@ -260,7 +293,17 @@ def flat_gradient(
     if gradient is None:
         gradient = flat.view(half)[: len(flat)]
         return gradient, collect(bucket, chunk.gradients, 1.0, gradient)
-    return gradient, peaks.largest([gradient[slot.start : slot.stop] for slot in bucket.slots])
+    return gradient, largest(bucket, gradient)
+
+
+def largest(bucket: Bucket, gradient: Tensor) -> list[int]:
+    """Returns the bits of the largest magnitude of each parameter in a flat gradient."""
+    return peaks.largest([gradient[slot.start : slot.stop] for slot in bucket.slots])
+
+
+def usage_in(bucket: Bucket, flat: Float[Tensor, " n"]) -> Usage:
+    """Returns which parameters of a flat gradient were used."""
+    return usage_of(bucket, largest(bucket, flat))
 
 
 def usage_of(bucket: Bucket, peaks: Sequence[int]) -> Usage:

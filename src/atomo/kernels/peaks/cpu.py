@@ -16,7 +16,6 @@ Floats = NDArray[np.float32]
 Bits = NDArray[np.int32]
 
 MAGNITUDE = np.int32(0x7FFFFFFF)
-largest = reference.largest
 
 
 def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:
@@ -37,6 +36,20 @@ def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:
             )
         start = stop
     return peaks
+
+
+def largest(sources: Sequence[Tensor]) -> list[int]:
+    if any(s.dtype != torch.float32 or not s.is_contiguous() for s in sources):
+        return reference.largest(sources)
+    return [int(most(source.view(-1).numpy().view(np.int32))) for source in sources]
+
+
+@jit
+def most(bits: Bits) -> np.int32:
+    peak = np.int32(0)
+    for i in range(bits.size):
+        peak = max(peak, np.int32(bits[i] & MAGNITUDE))
+    return peak
 
 
 @jit

@@ -86,12 +86,21 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDataParallel:
-    """Returns the model in DDP with a hook; `momentum` is that of the optimizer."""
+def wrapped(
+    model: nn.Module, hook: str, momentum: float = 0.0, init_sync: bool = True
+) -> DistributedDataParallel:
+    """Returns the model in DDP with a hook.
+
+    Args:
+        model: the model.
+        hook: a value of `--hook`.
+        momentum: the momentum of the optimizer.
+        init_sync: False if all ranks have the same weights already.
+    """
     name, _, setting = hook.partition(":")
     if name == "powersgd":
         dist._DEFAULT_FIRST_BUCKET_BYTES = ONE_BUCKET_MB * 2**20  # type: ignore[attr-defined]
-        ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB, init_sync=init_sync)
         state = PowerSGDState(
             process_group=None,
             matrix_approximation_rank=int(setting),
@@ -100,7 +109,7 @@ def wrapped(model: nn.Module, hook: str, momentum: float = 0.0) -> DistributedDa
         )
         ddp.register_comm_hook(state, powerSGD_hook)
         return ddp
-    ddp = DistributedDataParallel(model)
+    ddp = DistributedDataParallel(model, init_sync=init_sync)
     if name == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif name == "bf16":

@@ -8,7 +8,8 @@ with little work gives this gradient to DDP in each step. There is one row for e
 seconds from the start of the pass to the averaged gradient; the part of these seconds that the same
 pass without an exchange does not take; the seconds of processor time of a process; and the speedup
 relative to the first hook. The hook `nothing` returns gradients without averaging, and shows the
-overhead of DDP.
+overhead of DDP. With `--by-thread`, a line below each row has the milliseconds of processor time of
+rank 0 in a step, by thread.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from ddp_train import add_group_options, join, wrapped
+from thread_times import difference, thread_times
 from time_to_accuracy import hosts_of, on_hosts
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -65,6 +67,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=Path, default=Path("clusters/virtual/hosts_address"))
     parser.add_argument("--network", default="ResNet18")
     parser.add_argument("--times", type=int, default=7)
+    parser.add_argument("--by-thread", action="store_true", help="processor time by thread")
     add_group_options(parser)
     options = parser.parse_args()
     if options.rank is not None:
@@ -75,6 +78,7 @@ def main() -> None:
     print("|---|---|---|---|---|", flush=True)
     logs = options.out or Path("runs/exchange")
     words = [__file__, *options.hooks, "--network", options.network, "--times", str(options.times)]
+    words += ["--by-thread"] if options.by_thread else []
     print(on_hosts(hosts, words, logs), end="")
 
 
@@ -84,12 +88,12 @@ def measure(options: argparse.Namespace) -> None:
     gradients = gradient_of(options.network, options.rank)
     plain: float | None = None
     for hook in options.hooks:
-        ddp = wrapped(Replay(gradients), hook)
+        ddp = wrapped(Replay(gradients), hook, init_sync=False)  # all parameters are zeros
         for _ in range(2):
             ddp().backward()
-        before_s = time.process_time()
+        before_s, before = time.process_time(), thread_times()
         times = [seconds(lambda ddp=ddp: ddp().backward()) for _ in range(options.times)]
-        cpu_s = (time.process_time() - before_s) / options.times
+        cpu_s, after = (time.process_time() - before_s) / options.times, thread_times()
         with ddp.no_sync():
             alone = statistics.median(seconds(lambda ddp=ddp: ddp().backward()) for _ in range(5))
         median = statistics.median(times)
@@ -98,6 +102,8 @@ def measure(options: argparse.Namespace) -> None:
             gain = f"{plain / median:.1f}"
             cells = f"{median:.3f} | {median - alone:.3f} | {cpu_s:.3f} | {gain}"
             print(f"| {hook} | {cells} |", flush=True)
+            if options.by_thread:
+                print(difference(before, after, options.times), flush=True)
     dist.destroy_process_group()
 
 

@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--fusion", nargs="*", default=GROUPINGS)
     parser.add_argument("--network", default="LeNet")
     parser.add_argument("--dataset", default="Digits")
+    parser.add_argument("--data-dir", default="data")
     parser.add_argument("--comm-type", default="Allgather")
     parser.add_argument("--n", type=int, default=2)
     parser.add_argument("--hostfile", default="")
@@ -69,6 +70,7 @@ def steps_ms(options: argparse.Namespace, code: str, grouping: str) -> list[floa
         words = {
             "n": options.n, "network": options.network, "dataset": options.dataset,
             "comm-type": options.comm_type, "hostfile": options.hostfile,
+            "data-dir": options.data_dir,
             "batch-size": options.batch_size, "max-steps": options.steps, "code": code,
             "fusion": grouping, "evaluator": "none", "eval-freq": 100_000, "train-dir": folder,
         }  # fmt: skip

@@ -1,0 +1,212 @@
+"""Times of the published headlines, measured here: compression, exchanges, groupings.
+
+    python benchmarks/headline_times.py encode --peers GRACE     # milliseconds of one rank
+    python3 tools/virtual_cluster.py up --hosts 4 --rate 1gbit
+    python benchmarks/headline_times.py exchange --peers GRACE   # seconds over links
+    python benchmarks/headline_times.py grouping --data-dir data # layer-wise against merged
+    python benchmarks/headline_times.py table                    # the records as tables
+
+GRACE is a folder with the published code of GRACE (github.com/sands-lab/grace), for its `dgc`;
+without `--peers` its rows are left out. Records are lines of JSON in benchmarks/records; `table`
+prints the last record of each row.
+
+`encode` compresses the gradient of ResNet18 on one thread: momentum, memory, selection, and for
+Atomo the frame too. The methods take turns. `exchange` averages this gradient over links of 100
+Mbit/s and 1 Gbit/s, as exchange.py does. `grouping` trains ResNet20 with two ranks on this machine,
+with a message for each layer and with the groups that MergeComp's search finds.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from ddp_train import add_group_options, join, wrapped
+from exchange import Replay, gradient_of, seconds
+from fusion import steps_ms
+from headline_times_grace import GraceDGC
+from headline_times_tables import print_tables
+from time_to_accuracy import CLUSTER, hosts_of, on_hosts
+
+import atomo
+from atomo.core.process.allocator import keep_freed_memory
+
+RECORDS: Final = Path(__file__).parent / "records" / "headline_times.jsonl"
+HOSTS: Final = Path("clusters/virtual/hosts_address")
+RATES: Final = ("100mbit", "1gbit")
+NETWORK: Final = "ResNet18"
+GRACE: Final = "grace dgc"
+ENCODERS: Final = (GRACE, "dgc(ratio=0.001)", "dragonn(ratio=0.001)")
+HOOKS: Final = (
+    "none", GRACE, "atomo:dgc(ratio=0.001)", "atomo:dragonn(ratio=0.001)", "atomo:svd(rank=3)",
+    "atomo:svd(rank=3, matricisation=filters)", "atomo:qsgd(bits=2)", "atomo:qsgd(bits=4)",
+    "atomo:terngrad",
+)  # fmt: skip
+CODES: Final = (
+    "fp16", "dgc(ratio=0.01)", "topk(ratio=0.01)", "randk(ratio=0.01)", "qsgd", "signsgd",
+    "efsignsgd", "onebit",
+)  # fmt: skip
+GROUPINGS: Final = ("layer", "mergecomp")
+
+
+def main() -> None:
+    """Carries out one part."""
+    options = parse()
+    if options.part == "table":
+        print_tables(read())
+    elif options.part == "encode":
+        write("encode", encode(options))
+    elif options.part == "grouping":
+        write("grouping", grouping(options))
+    elif options.rank is not None:
+        exchange(options)
+    else:
+        start_ranks(options)
+
+
+def parse() -> argparse.Namespace:
+    """Returns the options."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("part", choices=("encode", "exchange", "grouping", "table"))
+    parser.add_argument("--peers", type=Path, help="a folder with the published code of GRACE")
+    parser.add_argument("--data-dir", default="data", help="with CIFAR-10, for `grouping`")
+    parser.add_argument("--times", type=int, default=7, help="repetitions")
+    parser.add_argument("--rates", nargs="+", default=RATES, help="of the links")
+    parser.add_argument("--methods", nargs="+", default=HOOKS, help="of `exchange`")
+    parser.add_argument("--code", nargs="+", default=CODES, help="codecs of `grouping`")
+    parser.add_argument("--rate", default="", help="of the links of this rank; set by `exchange`")
+    add_group_options(parser)
+    return parser.parse_args()
+
+
+def read() -> list[dict[str, Any]]:
+    """Returns all records."""
+    return [json.loads(line) for line in RECORDS.read_text().splitlines()]
+
+
+def write(part: str, records: Iterator[dict[str, Any]]) -> None:
+    """Appends records to the file, each as soon as it is there."""
+    for record in records:
+        line = json.dumps({"part": part, "time": time.strftime("%Y-%m-%d %H:%M")} | record)
+        with RECORDS.open("a") as file:
+            file.write(line + "\n")
+        print(line, flush=True)
+
+
+def with_peers(methods: Sequence[str], options: argparse.Namespace) -> list[str]:
+    """Returns the methods that can run: those of GRACE need its code."""
+    return [method for method in methods if method != GRACE or options.peers is not None]
+
+
+def encode(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Times the compression of a gradient on one thread, the methods in turns."""
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    gradient = gradient_of(NETWORK, 0)
+    calls = {m: encoder(m, gradient, options) for m in with_peers(ENCODERS, options)}
+    times: dict[str, list[float]] = {method: [] for method in calls}
+    for turn in range(2 + options.times):
+        for method, call in calls.items():
+            started = time.perf_counter()
+            call()
+            if turn >= 2:  # memories fill, and loops are compiled, in the first turns
+                times[method].append(1e3 * (time.perf_counter() - started))
+    for method, of_method in times.items():
+        yield {"method": method, "ms": [round(ms, 2) for ms in of_method]}
+
+
+def encoder(
+    method: str, gradient: dict[str, torch.Tensor], options: argparse.Namespace
+) -> Callable[[], object]:
+    """Returns a function that compresses the gradient once, with momentum and memory."""
+    if method == GRACE:
+        peer = GraceDGC(options.peers)
+        return lambda: [peer.compress(tensor, name) for name, tensor in gradient.items()]
+    own = atomo.Encoder(method, momentum=0.9)
+    return lambda: own.encode(gradient)
+
+
+def start_ranks(options: argparse.Namespace) -> None:
+    """Starts a rank on each host, at each rate of the links."""
+    hosts = hosts_of(HOSTS)
+    for rate in options.rates:
+        for number in range(1, len(hosts) + 1):
+            line = [sys.executable, CLUSTER, "throttle", f"h{number}", rate]
+            subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+        words = [__file__, "exchange", "--rate", rate, "--times", str(options.times)]
+        words += ["--peers", str(options.peers)] if options.peers else []
+        words += ["--methods", *options.methods]
+        print(on_hosts(hosts, words, Path("runs/headline_times")), end="", flush=True)
+
+
+def exchange(options: argparse.Namespace) -> None:
+    """Runs every method in turn on one rank; rank 0 writes the records."""
+    keep_freed_memory()
+    join(options)
+    records = exchanges(options)
+    if options.rank == 0:
+        write("exchange", records)
+    else:
+        list(records)
+    dist.destroy_process_group()
+
+
+def exchanges(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yields the seconds of a backward pass with an exchange by each method."""
+    gradient = gradient_of(NETWORK, options.rank)
+    for method in with_peers(options.methods, options):
+        step = stepper(method, gradient, options)
+        for _ in range(2):
+            step()
+        cpu_s = time.process_time()
+        times = [seconds(step) for _ in range(options.times)]
+        cpu_s = (time.process_time() - cpu_s) / options.times
+        yield {
+            "method": method, "rate": options.rate, "hosts": options.world,
+            "s": [round(s, 4) for s in times], "cpu_s": round(cpu_s, 4),
+        }  # fmt: skip
+
+
+def stepper(
+    method: str, gradient: dict[str, torch.Tensor], options: argparse.Namespace
+) -> Callable[[], object]:
+    """Returns a function that runs a backward pass and averages the gradients."""
+    if method != GRACE:
+        ddp = wrapped(Replay(gradient), method, momentum=0.9, init_sync=False)
+        return lambda: ddp().backward()
+    peer, model = GraceDGC(options.peers), Replay(gradient)
+
+    def step() -> None:
+        model.zero_grad()
+        model().backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            parameter.grad = peer.average(parameter.grad, name)
+
+    return step
+
+
+def grouping(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yields the milliseconds of a step with two ranks, by codec and grouping."""
+    job = argparse.Namespace(
+        n=2, network="ResNet20", dataset="Cifar10", comm_type="Allgather", hostfile="",
+        batch_size=32, steps=20, data_dir=options.data_dir,
+    )  # fmt: skip
+    for code in options.code:
+        for way in GROUPINGS:
+            times = steps_ms(job, code, way)
+            median = round(statistics.median(times), 2)
+            yield {"code": code, "grouping": way, "ms": median, "steps": len(times)}
+
+
+if __name__ == "__main__":
+    main()

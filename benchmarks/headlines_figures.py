@@ -47,8 +47,14 @@ class Study:
 
     def points(self, method: str) -> list[list[list[float]]]:
         """Returns the steps and losses of the transformer, for each seed."""
-        found = [records_of(self.records, "characters", method, seed) for seed in (1, 2, 3)]
-        return [records[-1]["points"] for records in found if records]
+        seeds = self.seeds("characters", method)
+        runs = [records_of(self.records, "characters", method, seed) for seed in seeds]
+        return [records[-1]["points"] for records in runs]
+
+    def last_losses(self, method: str) -> dict[int, float]:
+        """Returns the loss of the transformer after the last step, by seed."""
+        seeds = self.seeds("characters", method)
+        return dict(zip(seeds, (points[-1][1] for points in self.points(method)), strict=True))
 
     def sent_bytes(self, method: str) -> float:
         """Returns the bytes that a rank of the transformer sends in a step."""
@@ -111,13 +117,9 @@ def finished_row(method: str, runs: Sequence[list[Record]], dense: Sequence[floa
 
 def characters_table(study: Study) -> str:
     """Returns losses at equal steps and at equal seconds, by method."""
-    dense = [points[-1][1] for points in study.points(DENSE)]
     limit_s = least_seconds(study)
-    rows = [
-        characters_row(study, method, statistics.mean(dense), limit_s)
-        for method in CODES
-        if dense and study.points(method)
-    ]
+    trained = [method for method in CODES if study.points(method)]
+    rows = [characters_row(study, method, limit_s) for method in trained]
     heads = ["method", "code", f"loss after {STEPS} steps", "to dense", "kB sent in a step"]
     seconds = "" if limit_s is None else f" {limit_s:.0f} s"
     return markdown([*heads, "s, 100 Mbit/s", f"loss after{seconds}"], rows)
@@ -129,16 +131,23 @@ def least_seconds(study: Study) -> float | None:
     return STEPS * min(means) if means else None
 
 
-def characters_row(study: Study, method: str, dense: float, limit_s: float | None) -> list[str]:
+def behind_dense(study: Study, method: str) -> str:
+    """Returns the mean difference of the losses to those of dense, over the seeds of both."""
+    last, dense = study.last_losses(method), study.last_losses(DENSE)
+    gaps = [last[seed] - dense[seed] for seed in last.keys() & dense.keys()]
+    return f"{statistics.mean(gaps):+.3f}" if gaps and method != DENSE else ""
+
+
+def characters_row(study: Study, method: str, limit_s: float | None) -> list[str]:
     """Returns the row of a method."""
     runs = study.points(method)
-    last = [points[-1][1] for points in runs]
+    last = study.last_losses(method).values()
     if method == SHORT:
         steps = f"{runs[0][-1][0]} steps, a schedule of their own"
         mean = statistics.mean(last)
         return [f"`{method}`", f"`{CODES[method]}`", "", "", "", steps, f"{mean:.3f}"]
     cells = [f"`{method}`", f"`{CODES[method]}`", ", ".join(f"{loss:.3f}" for loss in last)]
-    cells.append("" if method == DENSE else f"{statistics.mean(last) - dense:+.3f}")
+    cells.append(behind_dense(study, method))
     cells.append(f"{study.sent_bytes(method) / 1e3:.0f}")
     step_s = study.step_s(method)
     if step_s is None or limit_s is None:

@@ -360,3 +360,11 @@ def test_codecs_that_no_memory_suits_are_refused_with_the_one_that_was_tried():
         ConfigError, match=r"diverges: .*; --memory auto took dgc, which topk needs"
     ):
         read("--code-for=topk: conv1.weight").resolved()
+
+
+def test_numbers_of_earlier_checkpoints_are_the_texts_of_today(tmp_path):
+    words = "--local-steps=8", "--comm-type=Allgather", "--overlap=2", "--mix=0.50"
+    for own, overlap, mix in (Settings().resolved(), 0, 0.0), (read(*words).resolved(), 2, 0.5):
+        assert check_identity(own, record(own) | {"overlap": overlap, "mix": mix}, tmp_path) == []
+        with pytest.raises(ConfigError, match=r"--mix .*\(before: 0.75\)"):
+            check_identity(own, record(own) | {"mix": 0.75}, tmp_path)

@@ -45,6 +45,12 @@ def test_a_file_may_name_a_recipe_and_change_what_it_says(tmp_path):
     assert (chosen.code, chosen.nesterov) == ("dgc(ratio=0.001)", False)
 
 
+def test_files_have_numbers_for_options_that_are_a_number_or_a_word(tmp_path):
+    text = 'local-steps = 8\noverlap = 1\nmix = 0.5\ncomm-type = "Allgather"\n'
+    chosen = read("--config", written(tmp_path, text))
+    assert (chosen.local_steps, chosen.overlap, chosen.mix) == ("8", "1", "0.5")
+
+
 def test_an_option_that_says_the_default_wins_as_well(tmp_path):
     assert read("--config", written(tmp_path, "n = 5\n"), "--n=3").n == 3
 

@@ -42,6 +42,7 @@ KINDS: Final[Mapping[type, str]] = {
 }
 MOST: Final = 2**18  # bytes of a file
 SHOWN: Final = 200  # characters of a value
+NUMBERS_TOO: Final = {"local_steps", "overlap", "mix"}  # texts, of which most are numbers
 OF_A_PLACE: Final = {"train_dir"}  # a repeated run needs a folder of its own
 
 
@@ -137,6 +138,8 @@ def checked_value(path: Path, name: str, value: Any) -> Any:
         raise ConfigError(f"--config {path}: {name}: a whole number of more than 64 bits")
     if type(value) is int and kinds == [float]:
         value = float(value)
+    if type(value) in (int, float) and name in NUMBERS_TOO:
+        value = str(value)
     if type(value) not in kinds:
         types = " or ".join(KINDS[kind].format(name=name) for kind in kinds)
         raise ConfigError(f"--config {path}: {name} = {shown(value)}: write {types}")

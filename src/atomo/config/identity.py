@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from atomo.config.comm_types import COMM_TYPES, name_of_stored, stored_settings
 from atomo.config.settings import Settings
 from atomo.core.arguments import flag
 from atomo.errors import ConfigError
+from atomo.options.local_steps import read_mix, read_overlap
 
 __all__ = ["METHOD", "STATE", "UNSAID", "WEIGHTS", "check_identity", "record"]
 
@@ -65,6 +66,12 @@ UNSAID: Final[Mapping[str, object]] = MappingProxyType(
         "transform": "none",
     }
 )
+
+
+READERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
+    {"overlap": read_overlap, "mix": read_mix}
+)
+"""The options of which one meaning has several forms."""
 
 
 def record(settings: Settings) -> dict[str, str | int | float | bool]:
@@ -121,8 +128,21 @@ def differences(
     return [
         f"{flag(name)} {shown(own)} (before: {shown(earlier)})"
         for name, own, earlier in pairs
-        if own != earlier and not (name in PLANNED and is_adapted(settings, recorded))
+        if meaning(name, own) != meaning(name, earlier)
+        and not (name in PLANNED and is_adapted(settings, recorded))
     ]
+
+
+def meaning(name: str, value: object) -> object:
+    """Returns a setting in one form: checkpoints have had numbers for some options that are texts.
+
+    >>> meaning("mix", 0.0) == meaning("mix", "0"), meaning("overlap", "Round")
+    (True, 'round')
+    """
+    try:
+        return READERS[name](str(value)) if name in READERS else value
+    except ConfigError:  # not a setting of this version: it differs
+        return value
 
 
 def is_adapted(settings: Settings, recorded: Mapping[str, object]) -> bool:

@@ -19,7 +19,7 @@ from atomo_cluster.ec2.aws.inventory import (
 )
 from atomo_cluster.ec2.aws.policy import EVERYWHERE
 from atomo_cluster.ec2.aws.search import find_resources
-from atomo_cluster.ec2.commands.clusters.own_hosts import show_own
+from atomo_cluster.ec2.checks.own_hosts import show_own
 from atomo_cluster.ec2.commands.clusters.status_page import ClusterStatus, status_html
 from atomo_cluster.ec2.commands.hosts.bootstrap import add_hostfile
 from atomo_cluster.ec2.commands.hosts.delete_images import image_line

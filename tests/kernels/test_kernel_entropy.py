@@ -118,6 +118,18 @@ def test_each_backend_counts_the_same_part_of_a_long_message(backend, name, monk
 
 
 @every_backend("entropy")
+def test_a_message_whose_sample_misleads_is_no_longer_than_its_symbols(backend, monkeypatch):
+    for bound, value in (("SAMPLED", 40), ("BLOCK", 64)):
+        monkeypatch.setattr(layout, bound, value)
+    symbols = message("even", 8 * 64)
+    symbols[:64] = 7  # the sample; no other symbol seems to matter
+    symbols[64:] = torch.arange(7 * 64) % 251  # each of them with the longest code
+    words = backend.compress(symbols, True, False)
+    assert words[1] == entropy.PLAIN
+    assert words.equal(CPU.compress(symbols, True, False))
+
+
+@every_backend("entropy")
 @pytest.mark.slow
 def test_messages_of_several_frames_in_any_form(backend):
     plain = message("even", 260)

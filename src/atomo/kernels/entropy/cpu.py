@@ -24,7 +24,8 @@ def compress(symbols: torch.Tensor, coded: bool = True, trits: bool = False) -> 
         if gap_codes.size:
             tokens, form, counts = gap_codes, layout.GAPS, frequencies(gap_codes)
     lengths = layout.lengths_for(counts, tokens.size, entries.size)
-    return torch.from_numpy(stored(entries) if lengths is None else encoded(tokens, lengths, form))
+    words = None if lengths is None else encoded(tokens, lengths, form, entries.size)
+    return torch.from_numpy(stored(entries) if words is None else words)
 
 
 def frequencies(symbols: UInt8[np.ndarray, " n"]) -> Int64[np.ndarray, " 256"]:
@@ -44,12 +45,14 @@ def stored(symbols: UInt8[np.ndarray, " n"]) -> Int32[np.ndarray, " words"]:
 
 
 def encoded(
-    tokens: UInt8[np.ndarray, " n"], lengths: Int64[np.ndarray, " 256"], form: int
-) -> Int32[np.ndarray, " words"]:
-    """Builds the coded form."""
+    tokens: UInt8[np.ndarray, " n"], lengths: Int64[np.ndarray, " 256"], form: int, symbols: int
+) -> Int32[np.ndarray, " words"] | None:
+    """Builds the coded form; None where the plain form of the `symbols` is shorter."""
     room = layout.quarter_of(tokens.size) * codes.MAX_CODE_BITS // 32 + 2
     streams = np.empty(layout.STREAMS * room, np.uint32)
     sizes = huffman.encode_words(tokens, lengths, streams)
+    if layout.longer_than_plain(sizes, symbols):
+        return None
     words = np.empty(layout.OVERHEAD + int(sizes.sum()), np.int32)
     words[: layout.OVERHEAD] = layout.head_of(tokens.size, form, sizes, lengths)
     start = layout.OVERHEAD

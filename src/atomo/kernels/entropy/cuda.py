@@ -50,8 +50,11 @@ def compress(symbols: Tensor, coded: bool = True, trits: bool = False) -> Tensor
     lengths = layout.lengths_for(counts, sizes[choice], len(symbols))
     if lengths is None:
         return stored(symbols)
+    streams = ((tallies[choice][:STREAMS] * lengths).sum(1) + 31) // 32
+    if layout.longer_than_plain(streams, len(symbols)):
+        return stored(symbols)
     form = layout.GAPS if choice else layout.CODED
-    return encoded(candidates[choice][0][: sizes[choice]], tallies[choice][:STREAMS], lengths, form)
+    return encoded(candidates[choice][0][: sizes[choice]], streams, lengths, form)
 
 
 def stored(symbols: Tensor) -> Tensor:
@@ -105,16 +108,15 @@ def count_symbols(
     tl.atomic_add(counts + 4 * SYMBOLS + value, sampled.to(tl.int64), mask=sampled > 0)
 
 
-def encoded(tokens: Tensor, counts: Counts, lengths: Counts, form: int) -> Tensor:
+def encoded(tokens: Tensor, sizes: Counts, lengths: Counts, form: int) -> Tensor:
     """Builds the coded form.
 
     Args:
         tokens: the symbols to code.
-        counts: the number of each token in each stream.
+        sizes: the words of each stream.
         lengths: of the codes.
         form: CODED or GAPS.
     """
-    sizes = ((counts * lengths).sum(1) + 31) // 32
     head = layout.head_of(len(tokens), form, sizes, lengths)
     starts = layout.OVERHEAD + np.cumsum(sizes) - sizes
     made = codes.canonical_codes(lengths) | lengths << codes.MAX_CODE_BITS

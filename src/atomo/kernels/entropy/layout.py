@@ -28,6 +28,7 @@ __all__ = [
     "checked",
     "head_of",
     "lengths_for",
+    "longer_than_plain",
     "prefers_gaps",
     "quarter_of",
 ]
@@ -41,7 +42,7 @@ OVERHEAD: Final = HEADER + TABLE  # words above a quarter of the number of symbo
 SHORTEST: Final = 4 * TABLE  # symbols: below it the table alone is larger
 SAMPLED: Final = 2**17  # from so many symbols on an eighth is counted as a sample
 EACH: Final = 8
-BLOCK: Final = 2**12  # symbols that are counted, of EACH times as many
+BLOCK: Final = 2**9  # symbols that are counted, of EACH times as many: some of each large layer
 WORTH: Final = 0.99  # of the plain size: a code that is longer costs more time than it saves
 OFTEN: Final = 0.5  # of the bytes are five zeros: from there on, gaps are the smaller
 
@@ -80,6 +81,15 @@ def lengths_for(
     lengths: Int64[np.ndarray, " 256"] = codes.code_lengths(counts)
     bits = float((lengths * counts).sum() / counts.sum()) * tokens
     return None if bits / 32 + OVERHEAD >= WORTH * symbols / 4 else lengths
+
+
+def longer_than_plain(sizes: Int64[np.ndarray, " 4"], symbols: int) -> bool:
+    """Returns True if streams of these words need more room than the symbols themselves.
+
+    A code for the sample of a long message may be a bad code for the rest: in a gradient each layer
+    has its own symbols.
+    """
+    return OVERHEAD + int(sizes.sum()) > HEADER + (symbols + 3) // 4
 
 
 def head_of(

@@ -58,6 +58,7 @@ class EvaluateOptions:
     eval_freq: int = option(
         0, "evaluate multiples of this step and the last checkpoint; 0: every checkpoint"
     )
+    keep_best: bool = option(False, "copy the best checkpoint to `best/`: yes or no")
     poll_interval: float = option(1.0, "seconds between two checks of the folder")
     follow: bool = option(False, "wait for more checkpoints after the run has finished: yes or no")
     idle_timeout: float = option(0.0, "end after this many seconds without a checkpoint; 0: never")
@@ -118,6 +119,7 @@ def evaluator_settings(options: EvaluateOptions) -> EvaluatorSettings:
         poll_interval_s=options.poll_interval,
         follow=options.follow,
         idle_timeout_s=options.idle_timeout,
+        keep_best=options.keep_best,
         device=device_of(options.enable_gpu),
         # The evaluator of an earlier launcher that was killed ends after its current checkpoint.
         predecessor_s=LEASE_S if options.events == "json" else 0.0,

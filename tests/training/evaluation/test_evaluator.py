@@ -24,8 +24,10 @@ from support.evaluations import (
 )
 
 from atomo.errors import CheckpointError, ConfigError
-from atomo.training.checkpoints.checkpoint import Snapshot, finish, save
-from atomo.training.evaluation.evaluator import evaluate
+from atomo.training.checkpoints.checkpoint import Snapshot, finish, load, save, steps
+from atomo.training.checkpoints.pruning import delete
+from atomo.training.evaluation.best_checkpoint import BestCheckpoint
+from atomo.training.evaluation.evaluator import Evaluation, evaluate
 from atomo.training.folder import run_folder
 from atomo.training.folder.ownership import EVALUATOR, FolderTaken, own
 from atomo.workloads.datasets import load_dataset
@@ -109,6 +111,53 @@ def test_the_real_network_and_data(tmp_path, real):
     results = reported(settings(tmp_path / "run", eval_batch_size=100, network="lenet"))
     assert [r.samples for r in results] == [360, 360]
     assert [r.values["top1"] for r in results] == pytest.approx(expected)
+
+
+# --- the best checkpoint
+
+
+def test_the_best_checkpoint_outlives_those_that_a_run_deletes(tmp_path):
+    values = {step: by_hand(step)[0] for step in range(20, 28)}
+    best = max(values, key=lambda step: (values[step], -step))
+    assert 20 < best < 27
+    steps_now = iter(range(21, 28))
+
+    def train() -> None:
+        checkpoint(tmp_path, next(steps_now), keep=1)
+
+    checkpoint(tmp_path, 20)
+    reported(
+        settings(tmp_path, keep_best=True), *[train] * 7, lambda: finish(tmp_path, 27, "done")
+    )
+    assert steps(tmp_path) == [27]
+    assert steps(tmp_path / "best") == [best]
+    kept = load(tmp_path / "best", best)
+    assert kept.model["1.bias"].equal(weights(best)["1.bias"])
+    assert kept.workers[0]["r"].equal(torch.ones(3))
+
+
+def test_an_evaluator_that_begins_again_keeps_a_better_copy_of_the_one_before(tmp_path):
+    values = {step: by_hand(step)[0] for step in (1, 2, 3, 4)}
+    worse, better = sorted(values, key=values.__getitem__)[:: len(values) - 1]
+    assert values[worse] < values[better]
+    checkpoint(tmp_path, better)
+    finish(tmp_path, better, "done")
+    reported(settings(tmp_path, keep_best=True))
+    checkpoint(tmp_path, worse)
+    finish(tmp_path, worse, "done")
+    reported(settings(tmp_path, keep_best=True))
+    assert steps(tmp_path / "best") == [better]
+
+
+def test_a_best_checkpoint_that_is_gone_by_then_is_kept_without_the_optimizer(tmp_path):
+    checkpoint(tmp_path, 1)
+    evaluation = Evaluation(1, {"top1": 0.5}, IMAGES, "images")
+    best, read = BestCheckpoint(tmp_path), load(tmp_path, 1, parts=["model"])
+    delete(tmp_path, 1)
+    assert best.offer(evaluation, read)
+    kept = load(tmp_path / "best", 1)
+    assert kept.model["1.bias"].equal(weights(1)["1.bias"])
+    assert kept.workers == ()
 
 
 # --- each checkpoint once, in order

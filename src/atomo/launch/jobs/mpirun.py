@@ -183,6 +183,7 @@ def evaluator_command(settings: Settings) -> list[str]:
         f"--eval-batch-size={settings.test_batch_size}",
         "--poll-interval=0.2",
         "--threads=1",  # the cores are the workers'
+        *(["--keep-best=yes"] if settings.keep_checkpoints else []),
         # The workers' hosts may have GPUs, and this host none.
         *(["--enable-gpu=auto"] if wants_gpu(settings.enable_gpu) else []),
         *([f"--network={settings.network}"] if is_own(settings.network) else []),

@@ -28,6 +28,7 @@ from atomo.training.checkpoints.checkpoint import (
     load,
     steps,
 )
+from atomo.training.evaluation.best_checkpoint import BestCheckpoint
 from atomo.training.evaluation.evaluation_log import EVALUATIONS, EvaluationLog
 from atomo.training.evaluation.scoring import Evaluation, agreed, build_subject, score
 from atomo.training.evaluation.tensorboard_writer import TENSORBOARD, TensorBoardWriter
@@ -73,6 +74,8 @@ class EvaluatorSettings:
     """Seconds for which a checkpoint may be unreadable before it counts as damaged."""
     predecessor_s: float = 0.0
     """Longest wait for another evaluator of this run that is ending, seconds."""
+    keep_best: bool = False
+    """Keep a copy of the best checkpoint in `best/`."""
 
     def __post_init__(self) -> None:
         check(self, BOUNDS, str)
@@ -119,6 +122,7 @@ def evaluate(
     build = lru_cache(maxsize=1)(build_subject)
     s = settings
     log = EvaluationLog(s.model_dir, s.patience_s, s.predecessor_s, wait)
+    best = BestCheckpoint(s.model_dir) if s.keep_best else None
     with log, TensorBoardWriter(s.model_dir / TENSORBOARD) as board:
         for snapshot in snapshots(settings, log, wait):
             if isinstance(snapshot, Missed):
@@ -135,7 +139,9 @@ def evaluate(
             subject = build(task, network, dataset, size, settings.data_dir, settings.device)
             evaluation = score(snapshot, subject, settings.eval_batch_size)
             log.check()  # before writing: scoring may take long enough to lose the lock
-            # The log is last: a result in the log is always in TensorBoard, too, even after a kill.
+            # The log is last: what it has is in TensorBoard and in `best/`, too, even after a kill.
+            if best is not None:
+                best.offer(evaluation, snapshot)
             board.add(evaluation)
             log.add(evaluation)
             report(evaluation)

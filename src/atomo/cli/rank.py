@@ -16,9 +16,12 @@ from atomo.errors import ConfigError
 from atomo.launch.cli_settings import parse_cli_settings
 from atomo.launch.display.lines import PlainLines
 from atomo.launch.display.published_lines import PublishedLines
+from atomo.launch.jobs.mpirun import split_arguments
+from atomo.launch.jobs.requested_hosts import hosts_of_launcher
 from atomo.launch.jobs.streams import EVENT_MARK
 from atomo.launch.resolve import canonical_settings, inherit_memory
 from atomo.training.job.events import Event, Failed, Fence, Met, to_json
+from atomo.training.job.requested_hosts import RequestedHosts
 from atomo.training.rank import run_rank
 from atomo.transports import connect, launched_size
 
@@ -27,17 +30,21 @@ __all__ = ["main"]
 ENDING_S: Final = 10.0  # that the launcher has to end a job that failed
 DESCRIPTION = """One rank of a job: rank 0 is the master. Options are those of `atomo train`, and
 --transport X: how ranks reach each other, one of mpi (which mpirun or srun start; the default) and
-torch (torch.distributed over gloo, by torchrun). --n is what the launcher says, if it does."""
+torch (torch.distributed over gloo, by torchrun). --n is what the launcher says, if it does.
+--ranks-per-host 2,1: refuse to run unless the ranks are on hosts with these numbers of ranks."""
+PLACEMENT_FIX: Final = "check --mpi-args, and that the names of the hosts are of different hosts"
 
 
 def main(words: Sequence[str]) -> int:
     """Runs this rank to the end of its job."""
     as_json = list(words[:2]) == ["--events", "json"]
-    transport_name, options = split_options(words[2:] if as_json else words)
+    ranks_per_host, words = split_placement(words[2:] if as_json else words)
+    transport_name, options = split_options(words)
     settings = parse_cli_settings(options, "rank", DESCRIPTION).settings
     if not settings.train_dir:
         raise ConfigError("--train-dir is missing: the folder of the run, the same on every rank")
     settings = canonical_settings(inherit_memory(settings))
+    hosts = requested_hosts(settings, ranks_per_host, as_json)
     keep_freed_memory()
     asked_to_end: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))
@@ -46,9 +53,38 @@ def main(words: Sequence[str]) -> int:
     if as_json:  # only a launcher can do something about it
         transport.set_remote_fence(lambda *process: tell(Fence(*process)))
         tell(Met())
-    failed = [wait_to_be_ended] if as_json else []
-    run_rank(settings, transport, tell, lambda: bool(asked_to_end), *failed)
+    failed = wait_to_be_ended if as_json else lambda exit_code: None
+    run_rank(settings, transport, tell, lambda: bool(asked_to_end), failed, hosts)
     return 0
+
+
+def split_placement(words: Sequence[str]) -> tuple[tuple[int, ...], list[str]]:
+    """Returns the requested numbers of ranks on hosts, none if not given, and the other options."""
+    own = Parser(prog="atomo rank", add_help=False, allow_abbrev=False)
+    own.add_argument("--ranks-per-host", default="")
+    parsed, others = own.parse_known_args(words)
+    counts = parsed.ranks_per_host.split(",") if parsed.ranks_per_host else []
+    if not all(count.isdecimal() and int(count) for count in counts):
+        raise ConfigError(f"--ranks-per-host {parsed.ranks_per_host!r} is not a list such as 2,1")
+    return tuple(map(int, counts)), others
+
+
+def requested_hosts(
+    settings: Settings, ranks_per_host: tuple[int, ...], is_launched: bool
+) -> RequestedHosts | None:
+    """Returns the hosts that the ranks must be on; None: any hosts.
+
+    Args:
+        settings: the settings of the job.
+        ranks_per_host: the value of `--ranks-per-host`.
+        is_launched: True under `atomo train`, which has compared its options with the environment.
+    """
+    if ranks_per_host:
+        source = "--slurm" if settings.slurm else f"--hostfile {settings.hostfile}"
+        named = source if settings.slurm or settings.hostfile else "--ranks-per-host"
+        return RequestedHosts(named, PLACEMENT_FIX, ranks_per_host)
+    mpi_args = split_arguments(settings.mpi_args)
+    return hosts_of_launcher(mpi_args, {} if is_launched else os.environ)
 
 
 def split_options(words: Sequence[str]) -> tuple[str, list[str]]:

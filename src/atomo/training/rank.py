@@ -13,8 +13,10 @@ from atomo.config.comm_rules import has_master
 from atomo.config.settings import Settings, wants_gpu
 from atomo.core.visible import shorten, visible
 from atomo.errors import INTERRUPTED, AtomoError, ConfigError
+from atomo.training.host_spread import check_spread
 from atomo.training.job.events import Caution, Event, Measuring
 from atomo.training.job.job import Job
+from atomo.training.job.requested_hosts import RequestedHosts
 from atomo.training.job.run_control import NO_CONTROL, RunControl
 from atomo.training.loop.master import Master
 from atomo.training.loop.replicated import Replicated
@@ -33,6 +35,7 @@ def run_rank(
     tell: Callable[[Event], None],
     interrupted: Callable[[], bool],
     failed: Callable[[int], None] = lambda exit_code: None,
+    hosts: RequestedHosts | None = None,
 ) -> None:
     """Runs this rank to the end of the job; an error ends the whole job.
 
@@ -46,10 +49,13 @@ def run_rank(
         tell: receives the events of rank 0.
         interrupted: returns True if rank 0 should write a checkpoint and end the run.
         failed: receives the exit code, after the error was printed and before the job is aborted.
+        hosts: the hosts that the ranks must be on; None: any hosts.
     """
     end: Master | Worker | Replicated | None = None
     step = 0
     try:
+        if hosts is not None:
+            check_spread(transport, hosts, settings.timeout)
         torch.set_num_threads(threads_of(settings, transport))
         device = device_of(settings, transport)
         if device.type == "cuda":

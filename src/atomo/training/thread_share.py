@@ -16,7 +16,7 @@ from atomo.config.comm_rules import has_master
 from atomo.exchange import Direct
 from atomo.transports import Transport
 
-__all__ = ["share_of_cores"]
+__all__ = ["kernel", "share_of_cores"]
 
 KERNEL: Final = Path("/proc/sys/kernel/random/boot_id")  # of Linux; new at each boot
 

@@ -16,6 +16,7 @@ from atomo.config.settings import Settings, wants_gpu
 from atomo.errors import ConfigError
 from atomo.launch.jobs.hosts import HERE
 from atomo.launch.jobs.rank_placement import ranks_per_host
+from atomo.launch.jobs.requested_hosts import check_environment
 from atomo.launch.jobs.ssh import ssh_command
 from atomo.workloads.models import is_own
 
@@ -50,7 +51,8 @@ def mpirun_command(
         ConfigError: there is no mpirun, or the host file cannot be used.
     """
     mpirun, *python_line = python_command(settings, away)
-    words = ["-m", "atomo", "rank", "--events", "json", *rank_arguments]
+    words = ["-m", "atomo", "rank", "--events", "json", *spread_option(settings, away)]
+    words += rank_arguments
     return [mpirun, *python_line[:2], *fault_tolerance_options(settings), *python_line[2:], *words]
 
 
@@ -136,12 +138,30 @@ def find_mpirun() -> str:
     return path
 
 
+def spread_option(settings: Settings, away: Collection[str]) -> list[str]:
+    """Returns the option with which ranks check that they are on the hosts that were asked for;
+    none for a job on this host alone.
+    """
+    counts: dict[str, int] = {}
+    for name, count in ranks_per_host(settings, away):
+        host = "localhost" if is_own_name(name) else name
+        counts[host] = counts.get(host, 0) + count
+    several = len(counts) > 1
+    return [f"--ranks-per-host={','.join(map(str, counts.values()))}"] if several else []
+
+
+def is_own_name(name: str) -> bool:
+    """Returns True for a name of this host that needs no look-up."""
+    return name in HERE or name == socket.gethostname()
+
+
 def placement_options(settings: Settings, away: Collection[str]) -> list[str]:
     """Returns the options that map ranks to hosts. More ranks than cores are allowed: the master
     mostly waits.
     """
+    check_environment(settings, split_arguments(settings.mpi_args))
     counts = ranks_per_host(settings, away)
-    if all(name in HERE or name == socket.gethostname() for name, _ in counts):
+    if all(is_own_name(name) for name, _ in counts):
         check_host_memory(settings.processes)
         return [*single_host_options(settings.mpi_args), "--map-by", "node:OVERSUBSCRIBE"]
     # Mapping by slot keeps the counts: by node, mpirun 5.0 refuses uneven counts, and ignores them

@@ -3,7 +3,7 @@
 # of pyproject.toml, and sets $ATOMO_PYTHON to the environment's Python.
 #
 #   ATOMO_VENV    folder of the environment (default: .venv next to the scripts)
-#   ATOMO_EXTRAS  extras to install, e.g. "dev"
+#   ATOMO_EXTRAS  extras to install besides those of `atomo train`, e.g. "dev"
 #   ATOMO_INSTALL "no": fail instead of installing, as on virtual hosts, which have no network and
 #                 share the environment of the machine
 
@@ -38,7 +38,7 @@ atomo_install() {
   fi
   # Without --no-compile, pip compiles about 19,000 files in about a minute; few are ever imported.
   "$ATOMO_PYTHON" -m pip install --disable-pip-version-check --quiet --no-compile \
-    --editable "$atomo_root${ATOMO_EXTRAS:+[$ATOMO_EXTRAS]}" >"$log" 2>&1 || {
+    --editable "$atomo_root[train,mpi${ATOMO_EXTRAS:+,$ATOMO_EXTRAS}]" >"$log" 2>&1 || {
     cat "$log" >&2
     echo "atomo: the installation failed; its output is above and in $log" >&2
     return 2

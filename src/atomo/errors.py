@@ -2,6 +2,7 @@
 
 * AtomoError             1
   + ConfigError          2   a setting is unknown, missing, out of range or contradicts another
+    - MissingPackage         a package that an extra brings is not installed
   + DataError            3   a data set is missing, incomplete or malformed
   + CheckpointError      4   a checkpoint cannot be written, read or continued from
     - CheckpointGone         the checkpoint does not exist, or was deleted
@@ -34,6 +35,7 @@ __all__ = [
     "Diverged",
     "FrameError",
     "FrameFault",
+    "MissingPackage",
     "PeerLost",
     "ReplicasDiffer",
     "TooFewWorkers",
@@ -54,6 +56,10 @@ class ConfigError(AtomoError):
     """A setting is unknown, missing, out of range or contradicts another."""
 
     exit_code = 2
+
+
+class MissingPackage(ConfigError):
+    """A package that an extra brings is not installed."""
 
 
 class DataError(AtomoError):

@@ -17,7 +17,7 @@ from atomo.cli.throughput import plan_steps
 from atomo.config.effects import TRAIN_EFFECTS
 from atomo.config.settings import Settings
 from atomo.core.arguments import parse_arguments
-from atomo.core.distribution import EXTRAS
+from atomo.core.distribution import EXTRAS, IMPORTS
 from atomo.launch.cli_settings import parse_cli_settings
 from atomo.launch.resolve import canonical_settings
 from atomo.launch.studies.grid import axes_of, grid_points
@@ -132,7 +132,7 @@ def test_what_would_come_from_an_index_is_found(line, is_wrong):
 
 
 def test_no_line_has_us_installed_from_an_index_and_every_extra_is_there():
-    """Until the distribution has a name of its own, it comes from a checkout or a wheel."""
+    """There is no release yet: the distribution comes from a checkout or a wheel."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for name in sorted(name for name in sources() if name.startswith(INSTALL)):
         if not name.endswith((".png", ".npz", ".gz")):
@@ -145,8 +145,11 @@ def test_no_line_has_us_installed_from_an_index_and_every_extra_is_there():
 
 def test_messages_name_the_packages_of_the_extras():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for extra, package in EXTRAS.items():
-        assert extras["optional-dependencies"][extra] == [package]
+    for extra, packages in EXTRAS.items():
+        brought = extras["optional-dependencies"][extra]
+        bare = [line.partition(";")[0] for line in brought]
+        assert [*packages] in (bare, [line for line in brought if ";" not in line])
+    assert {*IMPORTS.values()} <= {*EXTRAS}
 
 
 OTHERS = {

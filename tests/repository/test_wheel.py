@@ -86,7 +86,7 @@ def test_no_file_of_the_checkout_is_ignored():
 def test_what_is_built_has_every_file_and_no_other(installed):
     ours = {name.removeprefix("src/") for name in sources() if name.startswith("src/")}
     configs = {f"atomo/{name}" for name in sources() if name.startswith("configs/")}
-    about = {f"atomo-{atomo.__version__}.dist-info/{name}" for name in METADATA}
+    about = {f"atomo_torch-{atomo.__version__}.dist-info/{name}" for name in METADATA}
     assert len(configs) > 30
     assert {*zipfile.ZipFile(installed.wheel).namelist()} == ours | configs | about
 
@@ -95,7 +95,7 @@ def test_what_is_built_has_every_file_and_no_other(installed):
 def test_the_source_distribution_has_every_file_and_builds_the_same_wheel(installed, tmp_path):
     with tarfile.open(installed.sdist) as tar:
         tar.extractall(tmp_path, filter="data")
-    root = tmp_path / f"atomo-{atomo.__version__}"
+    root = tmp_path / f"atomo_torch-{atomo.__version__}"
     files = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
     assert files == sources() | {"PKG-INFO"}
     build(root, tmp_path, "wheel")

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import sysconfig
 import venv
 from pathlib import Path
 from typing import final
@@ -47,8 +46,8 @@ class Installed:
         pip = [sys.executable, "-m", "pip", "--python", self.bin / "python", "install"]
         call(*pip, "--no-deps", "--no-index", "--no-compile", "-q", self.wheel, cwd=folder)
         # Lines of files .pth in there, as that of an editable Atomo, are not read through this one.
-        path = sysconfig.get_path("purelib")
-        self.site_packages.joinpath("dependencies.pth").write_text(f"{path}\n")
+        paths = [path for path in sys.path if path.endswith("site-packages")]
+        self.site_packages.joinpath("dependencies.pth").write_text("\n".join(paths) + "\n")
 
     @property
     def bin(self) -> Path:

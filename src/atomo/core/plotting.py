@@ -4,7 +4,7 @@ from pathlib import Path
 from types import ModuleType
 
 from atomo.core.distribution import install_command
-from atomo.errors import ConfigError
+from atomo.errors import ConfigError, MissingPackage
 
 __all__ = ["pyplot_for"]
 
@@ -13,12 +13,13 @@ def pyplot_for(picture: str) -> ModuleType:
     """Returns Matplotlib's `pyplot`, without a screen, once it is sure that it can write this file.
 
     Raises:
-        ConfigError: matplotlib is not installed, the folder is missing, or it writes no such files.
+        MissingPackage: matplotlib is not installed.
+        ConfigError: the folder is missing, or it writes no such files.
     """
     try:
         import matplotlib
     except ImportError as error:
-        raise ConfigError(
+        raise MissingPackage(
             f"--png needs matplotlib; `{install_command('plot')}` brings it"
         ) from error
     matplotlib.use("agg")

@@ -10,7 +10,7 @@ from typing_extensions import Unpack
 
 from atomo.codecs import Codec
 from atomo.core.distribution import install_command
-from atomo.errors import ConfigError
+from atomo.errors import ConfigError, MissingPackage
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.attachment import HookAttachment, warn_of_nothing
 from atomo.hooks.options.checks import check_callback
@@ -63,7 +63,7 @@ def package() -> str:
         except ImportError:
             continue
         return name
-    raise ConfigError(
+    raise MissingPackage(
         f"the callback needs the package lightning; `{install_command('lightning')}` brings it"
     )
 

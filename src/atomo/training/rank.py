@@ -11,6 +11,7 @@ import torch
 from atomo.config.checks import CPU, MPI_AUTO
 from atomo.config.comm_rules import has_master
 from atomo.config.settings import Settings, wants_gpu
+from atomo.core.distribution import missing_package
 from atomo.core.visible import shorten, visible
 from atomo.errors import INTERRUPTED, AtomoError, ConfigError
 from atomo.training.host_spread import check_spread
@@ -78,7 +79,8 @@ def run_rank(
         transport.drain(settings.timeout)
     except BaseException as error:
         place = where(settings, transport.rank, step if end is None else end.step)
-        fail(error, transport, place, failed, alone=concerns_one(error, end, transport.rank))
+        alone = concerns_one(error, end, transport.rank)
+        fail(translate_missing(error), transport, place, failed, alone=alone)
 
 
 def plan_group(
@@ -112,6 +114,12 @@ def make_end(
     if transport.rank == 0:
         return Master(job, transport, tell, interrupted, control, device)
     return Worker(job, transport, device)
+
+
+def translate_missing(error: BaseException) -> BaseException:
+    """Returns the error that names the missing extra, in place of Python's."""
+    missing = missing_package(error) if isinstance(error, ModuleNotFoundError) else None
+    return missing or error
 
 
 def where(settings: Settings, rank: int, step: int) -> str:

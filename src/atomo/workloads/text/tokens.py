@@ -8,7 +8,7 @@ from typing import Any
 
 from atomo.core.distribution import install_command
 from atomo.core.safe_read import MAX_JSON_BYTES, read_text
-from atomo.errors import ConfigError, DataError
+from atomo.errors import DataError, MissingPackage
 
 __all__ = ["Tokenise", "token_splitter"]
 
@@ -22,7 +22,7 @@ def token_splitter(path: Path | None) -> Tokenise:
         path: a tokeniser in the JSON format of `tokenizers`; None: white space.
 
     Raises:
-        ConfigError: the package is not installed.
+        MissingPackage: the package is not installed.
         DataError: the file is not there, or is no tokeniser.
     """
     return str.split if path is None else tokeniser(path)
@@ -50,7 +50,7 @@ def loaded(path: Path) -> Any:
     try:
         package: Any = import_module("tokenizers")
     except ImportError as error:
-        raise ConfigError(
+        raise MissingPackage(
             f"{path} needs the package tokenizers ({error}); `{install_command('text')}` brings it"
         ) from error
     with explained(path):

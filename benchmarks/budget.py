@@ -10,6 +10,7 @@ python benchmarks/budget.py lenet.jsonl --data-dir data --steps 200 --seeds 2
 python benchmarks/budget.py resnet20.jsonl --runs runs/r20/* --data-dir data
 python benchmarks/budget.py digits.jsonl --converged docs/convergence.md
 python benchmarks/budget.py lenet.jsonl resnet20.jsonl digits.jsonl --table - --png budget.png
+python benchmarks/budget.py --page docs/convergence.md --png docs/budget.png
 """
 
 import argparse
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from thread_jobs import accuracy, train
@@ -44,7 +46,6 @@ CODES = (
     "terngrad", "svd(rank=1)", "natural", "randk(ratio=0.3)", "onebit", "dgc(ratio=0.001)",
     "svd(rank=8)", "randk(ratio=0.02)", "topk(ratio=0.3)",
 )  # fmt: skip
-LEAST = 1e-3  # minimum error of the picture; smaller errors are drawn there
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,12 @@ class Outcome:
     """Relative squared error of the mean gradient of all workers."""
     accuracy: float | None  # on the test images; None: the run diverged
 
-    @property
-    def feeds_back(self) -> bool:
-        """True if the memory applies error feedback."""
-        return kind_of(self.memory).feeds_back
-
 
 def main() -> None:
     """Runs the missing measurements, or prints the stored ones."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", nargs="+", type=Path)
+    parser.add_argument("results", nargs="*", type=Path)
+    parser.add_argument("--page", type=Path, help="page with the table, in place of results")
     parser.add_argument("--runs", nargs="*", type=Path, help="folders of finished runs")
     parser.add_argument("--converged", type=Path, help="page with the table of converge.py")
     parser.add_argument("--data-dir", default="data")
@@ -80,7 +77,8 @@ def main() -> None:
     parser.add_argument("--png", default="")
     options = parser.parse_args()
     if options.table or options.png:
-        show([outcome for path in options.results for outcome in read(path)], options)
+        stored = of_page(options.page) if options.page else []
+        show(stored + [outcome for path in options.results for outcome in read(path)], options)
         return
     torch.set_num_threads(1)
     (path,) = options.results
@@ -204,7 +202,10 @@ def show(outcomes: Sequence[Outcome], options: argparse.Namespace) -> None:
         draw(outcomes, options.png)
 
 
-def cells(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str, float, list[float | None]]]:
+Row = tuple[str, str, str, float, list[float | None]]
+
+
+def cells(outcomes: Sequence[Outcome]) -> list[Row]:
     """Returns rows of network, codec, memory, error and the accuracies of all seeds, by error."""
     groups: dict[tuple[str, str, str], list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -213,7 +214,7 @@ def cells(outcomes: Sequence[Outcome]) -> list[tuple[str, str, str, float, list[
         (*key, fmean(outcome.error for outcome in runs), [outcome.accuracy for outcome in runs])
         for key, runs in groups.items()
     ]
-    return sorted(rows, key=lambda row: (row[0], kind_of(row[2]).feeds_back, row[3]))
+    return sorted(rows, key=lambda row: (row[0], is_fed_back(row[2]), row[3]))
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -231,34 +232,56 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def of_page(page: Path) -> list[Outcome]:
+    """Reads the outcomes of the table in a page."""
+    row = re.compile(r"\| (\w+ on \w+) \| `(.+)` \| `(.+)` \| (\S+) \| (.+) \| [+-].* \|")
+    return [
+        Outcome(match[1], match[2], match[3], seed, 0, float(match[4]), float(accuracy) / 100)
+        for match in filter(None, map(row.match, page.read_text().splitlines()))
+        for seed, accuracy in enumerate(match[5].split(", "), 1)
+        if accuracy != "diverged"
+    ]
+
+
 def draw(outcomes: Sequence[Outcome], path: str) -> None:
-    """Draws accuracy over error for each network, with and without error feedback."""
+    """Draws the range of accuracies of each codec for each network, codecs by rising error."""
     pyplot = pyplot_for(path)
     names = sorted({outcome.network for outcome in outcomes})
+    rows = {name: [row for row in cells(outcomes) if row[0] == name] for name in names}
     figure, axes = pyplot.subplots(
-        1, len(names), figsize=(6.5 * len(names), 4.5), squeeze=False, layout="constrained"
-    )
-    for axis, name in zip(axes[0], names, strict=True):
-        rows = [row for row in cells(outcomes) if row[0] == name]
-        for back, marker, label in ((False, "o", "no memory"), (True, "^", "error feedback")):
-            shown = [row for row in rows if kind_of(row[2]).feeds_back == back]
-            points = [(max(r[3], LEAST), 100 * (v or 0.1)) for r in shown for v in r[4]]
-            axis.plot(*zip(*points, strict=True), marker, label=label) if points else None
-            for row in shown:
-                at = max(row[3], LEAST), 100 * fmean(value or 0.1 for value in row[4])
-                axis.annotate(row[1], at, fontsize=6, xytext=(3, 3), textcoords="offset points")
-        dense = [100 * (value or 0) for row in rows if row[1] == "sgd" for value in row[4]]
-        for value in dense:
-            axis.axhline(value, color="grey", linewidth=0.7)
-        axis.set(
-            xscale="log",
-            xlabel="relative squared error (less: at 0.001)",
-            ylabel="test top-1, %",
-            title=name,
-        )
-        axis.legend(fontsize="small")
+        len(names), 1, figsize=(8, 1.5 * len(names) + 0.24 * sum(map(len, rows.values()))),
+        squeeze=False, layout="constrained", height_ratios=[len(rows[name]) + 2 for name in names],
+    )  # fmt: skip
+    for axis, name in zip(axes[:, 0], names, strict=True):
+        draw_ranges(axis, rows[name])
+        axis.set(title=name, xlabel="test top-1, %")
+    axes[0, 0].legend(loc="lower left")
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
+
+
+def draw_ranges(axis: Any, rows: Sequence[Row]) -> None:
+    """Draws the codecs of one network, a line from the worst to the best seed and their mean."""
+    labelled: set[bool] = set()
+    for place, (_, code, memory, _, values) in enumerate(rows):
+        points, back = [100 * value for value in values if value is not None], is_fed_back(memory)
+        style = {"color": "C1" if back else "C0", "marker": "^" if back else "o"}
+        label = "_" if back in labelled else ("error feedback" if back else "no memory")
+        labelled.add(back)
+        axis.plot([min(points), max(points)], [place, place], color=style["color"], linewidth=3,
+                  alpha=0.4)  # fmt: skip
+        axis.plot([fmean(points)], [place], linestyle="", label=label, **style)
+        if code == "sgd":
+            axis.axvspan(min(points), max(points), color="grey", alpha=0.15, label="dense")
+    axis.set_yticks(range(len(rows)), [f"{row[1]}   {row[3]:.2g}" for row in rows])
+    axis.set_ylabel("codec, relative squared error")
+    axis.invert_yaxis()
+    axis.grid(axis="x", alpha=0.3)
+
+
+def is_fed_back(memory: str) -> bool:
+    """Returns True if a memory applies error feedback."""
+    return kind_of(memory).feeds_back
 
 
 if __name__ == "__main__":

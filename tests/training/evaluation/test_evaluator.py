@@ -126,9 +126,7 @@ def test_the_best_checkpoint_outlives_those_that_a_run_deletes(tmp_path):
         checkpoint(tmp_path, next(steps_now), keep=1)
 
     checkpoint(tmp_path, 20)
-    reported(
-        settings(tmp_path, keep_best=True), *[train] * 7, lambda: finish(tmp_path, 27, "done")
-    )
+    reported(settings(tmp_path, keep_best=True), *[train] * 7, lambda: finish(tmp_path, 27, "done"))
     assert steps(tmp_path) == [27]
     assert steps(tmp_path / "best") == [best]
     kept = load(tmp_path / "best", best)

@@ -27,6 +27,7 @@ from jaxtyping import Float
 
 __all__ = ["MATRICISATIONS", "add_matrix", "as_matrix", "matrix_shapes"]
 
+ALIGNMENT: Final = 64  # bytes, as PyTorch allocates
 SHAPES: Final = 4096  # of parameters that are remembered: asked for at each gradient of each worker
 
 
@@ -80,8 +81,20 @@ def add_matrix(
 ) -> None:
     """Adds `scale` times left^T right to the tensor that is read as this matrix, in place."""
     m, n = left.shape[1], right.shape[1]
-    if out.is_contiguous() and m * n == out.numel():
+    if out.is_contiguous() and m * n == out.numel() and is_aligned(out):
         out.view(m, n).addmm_(left.T, right, alpha=scale)
-    else:
-        entries = (left.T @ right).view(-1)[: out.numel()]
-        out.add_(entries.view(out.shape), alpha=scale)
+        return
+    matrix = out.new_zeros(m * n)
+    entries = matrix[: out.numel()].view(out.shape)
+    entries.copy_(out)
+    matrix.view(m, n).addmm_(left.T, right, alpha=scale)
+    out.copy_(entries)
+
+
+def is_aligned(out: torch.Tensor) -> bool:
+    """Returns True if a matrix product has the same bits here as in memory of its own.
+
+    On some processors products of MKL round by the alignment of their result. Without this, the
+    bits of a run would depend on the places of layers in buckets.
+    """
+    return out.device.type != "cpu" or out.data_ptr() % ALIGNMENT == 0

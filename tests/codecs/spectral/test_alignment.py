@@ -4,11 +4,11 @@ and rounding may not go by its place.
 
 import pytest
 import torch
-from support.draws import normal
+from support.draws import normal, roundtrip
 from torch import Tensor
 
+from atomo.codecs import make_codec
 from atomo.codecs.spectral.matricise import add_matrix
-from atomo.codecs.spectral.spectrum import times
 
 SHAPES = [(64, 64), (20, 9), (10, 84)]
 FLOATS = 16  # of PyTorch's alignment
@@ -34,10 +34,11 @@ def test_a_sum_of_atoms_is_the_same_at_any_place(shape, atoms):
     torch.testing.assert_close(sums[0], before + left.T @ right / 3)
 
 
-@pytest.mark.parametrize("atoms", [1, 2, 5])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_weights_of_atoms_are_the_same_at_any_place(shape, atoms):
-    rows, matrix = normal(atoms, shape[1]), normal(*shape)
-    products = [times(rows, placed(matrix, offset)) for offset in range(FLOATS)]
-    assert all(product.equal(products[0]) for product in products)
-    torch.testing.assert_close(products[0], rows @ matrix.T)
+@pytest.mark.parametrize(
+    "code", ["svd(rank=1)", "svd(rank=3)", "svd(rank=2, selection=top)", "atomo"]
+)
+@pytest.mark.parametrize("shape", [*SHAPES, (5, 32)])
+def test_a_layer_is_encoded_the_same_at_any_place(shape, code):
+    gradient, codec = normal(*shape), make_codec(code)
+    decoded = [roundtrip(codec, placed(gradient, offset)) for offset in range(FLOATS)]
+    assert all(tensor.equal(decoded[0]) for tensor in decoded)

@@ -66,11 +66,13 @@ def folded(entries: int) -> tuple[int, int]:
 
 
 def as_matrix(gradient: Float[torch.Tensor, "..."], m: int, n: int) -> Float[torch.Tensor, "m n"]:
-    """Reshapes a contiguous gradient to an m x n matrix: a view, unless zeros fill it up."""
+    """Reshapes a contiguous gradient to an m x n matrix: a view, unless zeros fill it up or it is
+    not aligned.
+    """
     missing = m * n - gradient.numel()
     if missing:
         gradient = torch.nn.functional.pad(gradient.view(-1), (0, missing))
-    return gradient.view(m, n)
+    return aligned(gradient).view(m, n)
 
 
 def add_matrix(
@@ -91,10 +93,15 @@ def add_matrix(
     out.copy_(entries)
 
 
-def is_aligned(out: torch.Tensor) -> bool:
-    """Returns True if a matrix product has the same bits here as in memory of its own.
+def aligned(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor if it is aligned as memory of its own is, else a copy.
 
-    On some processors products of MKL round by the alignment of their result. Without this, the
-    bits of a run would depend on the places of layers in buckets.
+    On some processors MKL rounds products by the alignment of the matrices. Without this, the bits
+    of a run would depend on the places of layers in buckets.
     """
-    return out.device.type != "cpu" or out.data_ptr() % ALIGNMENT == 0
+    return tensor if is_aligned(tensor) else tensor.clone()
+
+
+def is_aligned(tensor: torch.Tensor) -> bool:
+    """Returns True if a tensor is aligned as memory of its own is, or is not on the CPU."""
+    return tensor.device.type != "cpu" or tensor.data_ptr() % ALIGNMENT == 0

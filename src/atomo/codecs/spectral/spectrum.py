@@ -227,12 +227,8 @@ def indicator(candidate: tuple[tuple[int, int], Spectrum]) -> float:
 def times(
     rows: Float[torch.Tensor, "k n"], matrix: Float[torch.Tensor, "m n"]
 ) -> Float[torch.Tensor, "k m"]:
-    """Computes rows @ matrix^T, with rows of zeros appended to few of them.
-
-    That is faster for two and three rows. The product of a single row would be one of a vector,
-    whose rounding depends on the alignment of the matrix.
-    """
+    """Computes rows @ matrix^T, with rows of zeros appended where that is faster."""
     few = len(rows)
-    if 0 < few < FEW_ROWS:
+    if 1 < few < FEW_ROWS:
         rows = torch.nn.functional.pad(rows, (0, 0, 0, FEW_ROWS - few))
     return (rows @ matrix.T)[:few]

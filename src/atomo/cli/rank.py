@@ -11,8 +11,10 @@ from typing import Final
 
 from atomo.config.settings import Settings
 from atomo.core.arguments import Parser
+from atomo.core.names import resolve
 from atomo.core.process.allocator import keep_freed_memory
-from atomo.errors import ConfigError
+from atomo.core.process.error_file import record_error
+from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.cli_settings import parse_cli_settings
 from atomo.launch.display.lines import PlainLines
 from atomo.launch.display.published_lines import PublishedLines
@@ -23,20 +25,31 @@ from atomo.launch.resolve import canonical_settings, inherit_memory
 from atomo.training.job.events import Event, Failed, Fence, Met, to_json
 from atomo.training.job.requested_hosts import RequestedHosts
 from atomo.training.rank import run_rank
-from atomo.transports import connect, launched_size
+from atomo.transports import TRANSPORTS, connect, launched_size
 
 __all__ = ["main"]
 
+TORCH: Final = "torch"  # the transport
 ENDING_S: Final = 10.0  # that the launcher has to end a job that failed
 DESCRIPTION = """One rank of a job: rank 0 is the master. Options are those of `atomo train`, and
 --transport X: how ranks reach each other, one of mpi (which mpirun or srun start; the default) and
 torch (torch.distributed over gloo, by torchrun). --n is what the launcher says, if it does.
+SIGTERM to a rank of torchrun writes a checkpoint and ends the run with 130.
 --ranks-per-host 2,1: refuse to run unless the ranks are on hosts with these numbers of ranks."""
 PLACEMENT_FIX: Final = "check --mpi-args, and that the names of the hosts are of different hosts"
 
 
 def main(words: Sequence[str]) -> int:
     """Runs this rank to the end of its job."""
+    try:
+        return run(words)
+    except BaseException as error:  # before the rank joined its job; later errors end the process
+        record_error(error)
+        raise
+
+
+def run(words: Sequence[str]) -> int:
+    """Runs this rank, and returns the exit code of the command."""
     as_json = list(words[:2]) == ["--events", "json"]
     ranks_per_host, words = split_placement(words[2:] if as_json else words)
     transport_name, options = split_options(words)
@@ -49,13 +62,20 @@ def main(words: Sequence[str]) -> int:
     asked_to_end: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: asked_to_end.append(number))
     transport = connect(transport_name)  # the first that starts MPI, which only ranks may do
+    if not as_json and transport_name == TORCH:
+        signal.signal(signal.SIGTERM, lambda number, frame: transport.request_end())
     tell = event_printer(as_json, settings) if transport.rank == 0 else (lambda event: None)
     if as_json:  # only a launcher can do something about it
         transport.set_remote_fence(lambda *process: tell(Fence(*process)))
         tell(Met())
     failed = wait_to_be_ended if as_json else lambda exit_code: None
-    run_rank(settings, transport, tell, lambda: bool(asked_to_end), failed, hosts)
-    return 0
+
+    def interrupted() -> bool:
+        return bool(asked_to_end) or transport.end_requested()
+
+    run_rank(settings, transport, tell, interrupted, failed, hosts)
+    # Not 0, so that whatever has started the ranks starts them again.
+    return INTERRUPTED if transport.end_requested() else 0
 
 
 def split_placement(words: Sequence[str]) -> tuple[tuple[int, ...], list[str]]:
@@ -99,7 +119,7 @@ def split_options(words: Sequence[str]) -> tuple[str, list[str]]:
     size = launched_size(parsed.transport)
     counts = [f"--n={int(size) - parsed.spares}"] if size else []
     spares = [f"--spares={parsed.spares}"] if parsed.spares else []
-    return parsed.transport, [*counts, *spares, *run_options]
+    return resolve("transport", parsed.transport, TRANSPORTS), [*counts, *spares, *run_options]
 
 
 def event_printer(as_json: bool, settings: Settings) -> Callable[[Event], None]:

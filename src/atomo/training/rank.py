@@ -12,6 +12,7 @@ from atomo.config.checks import CPU, MPI_AUTO
 from atomo.config.comm_rules import has_master
 from atomo.config.settings import Settings, wants_gpu
 from atomo.core.distribution import missing_package
+from atomo.core.process.error_file import record_error
 from atomo.core.visible import shorten, visible
 from atomo.errors import INTERRUPTED, AtomoError, ConfigError
 from atomo.training.host_spread import check_spread
@@ -153,6 +154,7 @@ def fail(
     If the error concerns this rank alone and the transport is fault tolerant, only this process
     ends, as after a signal.
     """
+    record_error(error)
     leaves = alone and transport.fault_tolerant
     # Bounded: mpirun takes seconds to forward megabytes, and delays the abort by as much.
     text = visible(shorten(reason_of(error).rstrip()))

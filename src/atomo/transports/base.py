@@ -172,6 +172,16 @@ class Transport(ABC):
         del rank
         return None
 
+    def request_end(self) -> None:
+        """Asks rank 0 to write a checkpoint and end the run; a signal handler may call it. Nothing
+        happens where the launcher signals all ranks.
+        """
+        return
+
+    def end_requested(self) -> bool:
+        """Returns True if a rank has called `request_end`."""
+        return False
+
     def set_remote_fence(self, ask: Callable[[int, int, int, bool], None]) -> None:
         """Sets the function that kills ranks on other hosts.
 

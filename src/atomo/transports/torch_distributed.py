@@ -27,7 +27,10 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
+from atomo.core.process.error_file import record_error
 from atomo.errors import ConfigError, PeerLost, TransportError
 from atomo.transports.base import (
     MAX_CHUNK_BYTES,
@@ -36,6 +39,7 @@ from atomo.transports.base import (
     Transport,
     check_message,
 )
+from atomo.transports.end_request import EndRequest
 from atomo.transports.inbox import Inbox, InboxMessage
 from atomo.transports.outbox import Outbox, PendingSend
 from atomo.wire import Bytes
@@ -66,14 +70,28 @@ def connect() -> "TorchTransport":
             f"torch.distributed needs {', '.join(missing)} in the environment: start the ranks "
             "by torchrun, or set them"
         )
+    request: EndRequest | None = None
     try:
         if started:
-            dist.init_process_group("gloo")
-        transport = TorchTransport(new_gloo_group())
+            store, rank, size = join_store()
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+            request = EndRequest(store)
+        transport = TorchTransport(new_gloo_group(), request)
     except (RuntimeError, ValueError) as error:
         raise TransportError(f"torch.distributed does not reach the others: {error}") from error
     atexit.register(close_at_exit, transport, started)
     return transport
+
+
+def join_store() -> tuple[PrefixStore, int, int]:
+    """Returns the store of this start of the job, the rank, and the number of ranks.
+
+    torchrun (2.14) keeps its store when it starts the ranks again, with the addresses of the
+    earlier ones, to which gloo would connect. The ranks therefore count their starts.
+    """
+    store, rank, size = next(rendezvous("env://"))
+    start = store.add(f"atomo/starts/{rank}", 1)
+    return PrefixStore(f"atomo/start-{start}", store), rank, size
 
 
 def new_gloo_group(timeout: timedelta | None = None) -> dist.ProcessGroup:
@@ -95,7 +113,8 @@ def close_at_exit(transport: "TorchTransport", started: bool) -> None:
 class TorchTransport(Transport):
     """One rank of a gloo process group that serves this transport alone."""
 
-    def __init__(self, group: dist.ProcessGroup) -> None:
+    def __init__(self, group: dist.ProcessGroup, request: EndRequest | None = None) -> None:
+        self._request = request
         self.rank, self.size = group.rank(), group.size()
         self.local_index, self.local_size = host_rank(group)
         self.sent_bytes = self.received_bytes = 0
@@ -134,6 +153,13 @@ class TorchTransport(Transport):
         with suppress(TransportError):  # a rank that does not receive finds the connection closed
             posted.drain(ABORT_TIMEOUT_S)
         exit_now(exit_code)
+
+    def request_end(self) -> None:
+        if self._request is not None:
+            self._request.make()
+
+    def end_requested(self) -> bool:
+        return self._request is not None and self._request.is_made()
 
     def close(self, timeout_s: float) -> bool:
         """Announces the end of this rank and waits until the others do the same, so that no rank
@@ -202,7 +228,9 @@ class PeerLink:
         except (RuntimeError, MemoryError):  # gloo raises both for a closed connection
             length = MAX_MESSAGE_BYTES + 1
         if length < CLOSE_MARK:
-            exit_now(-2 - length)
+            exit_code = -2 - length
+            record_error(PeerLost(self._peer, f"ending the job with exit code {exit_code}"))
+            exit_now(exit_code)
         self._inbox.lose(self._peer, length == CLOSE_MARK)
 
     def _receive_tensor(self, tensor: Tensor) -> int:

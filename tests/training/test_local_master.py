@@ -9,6 +9,7 @@ import torch
 from support.harness import largest_difference, run_threads, settings
 from support.networks import SMALL, SMALL_MB
 from support.selection import slow_but
+from training.test_local_replicas import cut
 
 from atomo.config.settings import Settings
 from atomo.training.checkpoints.checkpoint import Snapshot, load
@@ -80,15 +81,36 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     assert steps[-1] == 8
 
 
+@pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
+def test_a_run_resumed_in_the_middle_of_a_round_equals_an_uninterrupted_one(case, tmp_path):
+    common = {"eval_freq": 2} | case
+    whole = ended(local(tmp_path / "whole", **common))
+    cut(tmp_path / "whole", tmp_path / "parts", 4)
+    assert same(whole, ended(local(tmp_path / "parts", **common)))
+    lines = metrics(tmp_path / "parts")
+    same_images = [line["images_asked"] for line in metrics(tmp_path / "whole")]
+    assert [line["images_asked"] for line in lines] == same_images
+
+
+def test_checkpoints_in_the_middle_of_a_round_have_the_bits_of_replicas(tmp_path):
+    common = {"outer": OUTER, "optimizer": "adam", "eval_freq": 2, "max_steps": 5}
+    run_threads(local(tmp_path / "served", **common))
+    run_threads(local(tmp_path / "replicas", n=2, comm_type="Allgather", **common))
+    assert same(load(tmp_path / "served", 4), load(tmp_path / "replicas", 4))
+    assert any(name.startswith("local/") for name in load(tmp_path / "served", 4).workers[0])
+
+
 @pytest.mark.slow
-def test_a_master_begins_a_round_anew_that_replicas_left(tmp_path):
+@pytest.mark.parametrize(("workers", "steps"), [(2, [1, 2, 3, 4, 6, 8]), (3, [1, 2, 3, 6, 8])])
+def test_a_master_continues_a_round_that_as_many_replicas_left(workers, steps, tmp_path):
     run_threads(local(tmp_path, n=2, comm_type="Allgather", max_steps=5, eval_freq=4))
     (tmp_path / "step-00000005.json").unlink()
-    after = local(tmp_path, max_steps=8)
+    after = local(tmp_path, n=1 + workers, max_steps=8)
     run_threads(after)
     lines = metrics(tmp_path)
-    assert [line["step"] for line in lines] == [1, 2, 3, 6, 8]
-    assert [line["round"] for line in lines] == [0, 0, 1, 2, 3]
+    assert [line["step"] for line in lines] == steps  # others begin the round anew
+    assert [line["round"] for line in lines][-2:] == [2, 3]
+    assert lines[-2]["images_used"] == workers * 3 * 32
 
 
 def test_lines_are_rounds_with_all_their_images(tmp_path):

@@ -1,6 +1,7 @@
 """Master's end of the parameter server."""
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, final
@@ -17,6 +18,7 @@ from atomo.exchange.parameter_server.frames.refusals import Refusals
 from atomo.exchange.parameter_server.gradient_counts import GradientCounts
 from atomo.exchange.parameter_server.members.assignments import Assignments
 from atomo.exchange.parameter_server.members.members import Members
+from atomo.exchange.parameter_server.members.round_states import RoundStates
 from atomo.exchange.parameter_server.members.worker_states import WorkerStates
 from atomo.exchange.parameter_server.scale_agreement import ScaleAgreement
 from atomo.exchange.parameter_server.step_deadline import StepDeadline, StepLimits
@@ -30,6 +32,8 @@ from atomo.wire import Bytes, Header, Kind
 
 __all__ = ["Server"]
 
+OnStates = Callable[[Sequence[State]], None]
+"""Receives the states of all workers after a step in the middle of a round, in rank order."""
 NO_LIMITS: Final = StepLimits()
 
 
@@ -93,6 +97,7 @@ class Server:
             self._members, self._assignments, self._commands, self._weight_sync,
             self._refusals.refused_tail, self._remove_dead, self._refuse,
         )  # fmt: skip
+        self._round_states = RoundStates(self._members)
         self._states = WorkerStates(self._members, self._commands, self._receiver, self._refuse)
 
     def expect(self, buckets: Sequence[Bucket], local_steps: int = 1) -> None:
@@ -133,6 +138,13 @@ class Server:
         balance of the next step.
         """
         return self._assignments.counts
+
+    @property
+    def counts_before(self) -> list[tuple[int, ...]]:
+        """Counts as of `counts`, without what the open step asked for: a run that continues in the
+        middle of a round asks for it again.
+        """
+        return self._assignments.counts_before
 
     def restore_counts(self, counts: Sequence[Sequence[int]]) -> None:
         """Adds the counts of a checkpoint."""
@@ -186,6 +198,7 @@ class Server:
         self._router.expect(step, self._buckets)
         # 5. Start the clock after the wait for spares, which is no delay of the workers.
         self._deadline.open()
+        self._round_states.open(self._local_steps)
         # 6. Give version and weights to the sync before it makes frames for a worker.
         self._weight_sync.open(step, weights)
         # 7. Open the agreement on scales among the workers of 3. A worker proposes scales as soon
@@ -196,11 +209,17 @@ class Server:
         busy = self._assignments.outstanding
         self._commands.compute([worker for worker in self._workers if worker not in busy])
 
-    def collect(self, out: Float[Tensor, " n"]) -> dict[int, Report]:
+    def collect(
+        self, out: Float[Tensor, " n"], on_states: OnStates = lambda states: None
+    ) -> dict[int, Report]:
         """Waits for the gradients of the open step, writes their weighted sum into `out`, and
         closes the step.
 
         The step closes after `needed` gradients, or earlier or later by the limits of the step.
+
+        Args:
+            out: receives the sum.
+            on_states: receives the states that workers send in the middle of a round.
 
         Returns:
             The reports of the workers in the sum, by rank.
@@ -208,7 +227,7 @@ class Server:
         Raises:
             TooFewWorkers: fewer workers than `min_workers` are left.
         """
-        while (closed := self._collect_step(out)) is None:
+        while (closed := self._collect_step(out, on_states)) is None:
             # All workers died, or their frames were refused: the step starts again.
             self.broadcast(self._step, self._weights)
         step, counted = closed
@@ -219,7 +238,7 @@ class Server:
         return {worker: step.reports[worker] for worker in counted}
 
     def _collect_step(
-        self, out: Float[Tensor, " n"]
+        self, out: Float[Tensor, " n"], on_states: OnStates
     ) -> tuple[StepGradients, Mapping[int, Mapping[int, Bytes]]] | None:
         """Returns the gradients of the open step and the frames in their sum; None if no gradient
         is left.
@@ -235,11 +254,35 @@ class Server:
                 *counts, len(self._busy_workers(step.missing))
             ):
                 if received := self._receive(step.missing, remaining_s):
-                    self._router.route(*received, step)
+                    self._route(*received, step, on_states)
             else:
                 counted = self._router.close(step)
         self._router.gradients = None
         return None if counted is None else (step, counted)
+
+    def _route(
+        self, message: Message, header: Header, step: StepGradients, on_states: OnStates
+    ) -> None:
+        """Handles a frame of the open step or of an earlier one."""
+        if header.kind is not Kind.STATE:
+            self._router.route(message, header, step)
+        elif header.step == self._step:
+            self._store_state(message, on_states)
+
+    def _store_state(self, message: Message, on_states: OnStates) -> None:
+        """Stores a state in the middle of a round, and passes on the sets that are complete."""
+        try:
+            self._round_states.store(message)
+        except FrameError as error:
+            self._router.refuse(message.source, error)
+            return
+        while states := self._round_states.take():
+            started = time.monotonic()
+            on_states(states)
+            # Nothing was received meanwhile: that is no silence and no delay of the workers.
+            self._deadline.delay(time.monotonic() - started)
+            for worker in self._workers:
+                self._members.failure_detector.restart_timeout(worker)
 
     def commit(self, factor: float) -> None:
         """Records that the optimizer applied the collected gradients, with `factor` times the
@@ -344,5 +387,6 @@ class Server:
         # Once the step is closed, `self._buckets` may be of the next step already.
         buckets = () if closed else self._buckets
         return self._receiver.gradient(
-            pending, label, self._step, buckets, closed=closed, max_wait_s=max_wait_s
-        )
+            pending, label, self._step, buckets, closed=closed,
+            takes_states=self._local_steps > 1, max_wait_s=max_wait_s,
+        )  # fmt: skip

@@ -41,6 +41,12 @@ class StepDeadline:
         """Starts the clock of a step."""
         self._opened, self._needed_at = self._clock(), None
 
+    def delay(self, seconds: float) -> None:
+        """Moves the clock of the step by the time that the master was busy."""
+        self._opened += seconds
+        if self._needed_at is not None:
+            self._needed_at += seconds
+
     def remaining_s(self, complete: int, needed: int, possible: int, busy: int = 0) -> float:
         """Returns the seconds that the step still waits; 0 to close it now, infinity to wait for
         more gradients without a limit.

@@ -1,7 +1,7 @@
 """Local steps of one rank: each applies the rank's own gradient by the rank's own optimizer."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import final
+from typing import Final, final
 
 import torch
 from jaxtyping import Float
@@ -10,11 +10,17 @@ from torch import Tensor
 from atomo.errors import Diverged
 from atomo.exchange import Report
 from atomo.fusion import Bucket, named_slices
-from atomo.training.checkpoints.schema import INNER, LOCAL, ROUND
+from atomo.options.weight_sync import DELTA, downlink_name
+from atomo.training.checkpoints.schema import INNER, LOCAL, ROUND, START
+from atomo.training.job.job import Job
+from atomo.training.job.round_plan import Round
 from atomo.training.optim.optimizer import FlatOptimizer
 from atomo.training.step.forward_backward import Outcome
 
-__all__ = ["LocalSteps", "joint_report"]
+__all__ = ["LocalSteps", "joint_report", "saved_steps", "steps_taken"]
+
+
+TAKEN: Final = 3  # in the figures of a round: the number of steps
 
 
 @final
@@ -40,6 +46,11 @@ class LocalSteps:
         self._optimizer.step(step)
         figures = outcome.loss, outcome.correct, outcome.samples, 1.0
         self._sums += torch.tensor(figures, dtype=torch.float64)
+
+    @property
+    def taken(self) -> int:
+        """The steps since the round began."""
+        return int(self._sums[TAKEN])
 
     def differences(self, anchor: Float[Tensor, " n"]) -> Iterator[tuple[Bucket, Tensor]]:
         """Yields the difference between the anchor and the weights, bucket by bucket.
@@ -92,3 +103,25 @@ def joint_report(done: Sequence[Outcome], compute_s: float) -> Report:
     correct = sum((each.correct for each in done), 0.0)
     samples = sum((each.samples for each in done), 0.0)
     return Report(loss, correct, samples, compute_s, 0.0, 0.0, 0.0)
+
+
+def saved_steps(job: Job, round_: Round) -> range:
+    """Returns the steps in the middle of a round after which workers send a master their states.
+
+    With `--down delta(...)` there are none: workers begin a round at weights that differ from the
+    anchor by what the codec of differences dropped, and a checkpoint has no such weights.
+    """
+    if not round_.is_local or downlink_name(job.settings.down) == DELTA:
+        return range(0)
+    every = job.settings.eval_freq
+    return range(round_.first + -round_.first % every, round_.last, every)
+
+
+def steps_taken(states: Sequence[Mapping[str, Tensor]]) -> int:
+    """Returns the steps that all workers have taken since the round began; 0 if their states are
+    not those of one step in the middle of a round.
+    """
+    taken = {int(state[ROUND][TAKEN]) if ROUND in state else 0 for state in states}
+    names = [{name.partition("/")[0] + "/" for name in state} for state in states]
+    is_one = len(taken) == 1 and all(LOCAL in own and START not in own for own in names)
+    return taken.pop() if is_one else 0

@@ -1,27 +1,33 @@
 """The master: owns weights and optimizer, takes the steps, writes the checkpoints."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 import torch
+from torch import Tensor
 
 from atomo.errors import TooFewWorkers
 from atomo.exchange import Exchanged
+from atomo.training.checkpoints.checkpoint import Snapshot
 from atomo.training.checkpoints.checkpoint_cadence import Cadence
 from atomo.training.checkpoints.resume import counts_in, hosts_in, spread
 from atomo.training.checkpoints.schema import (
     COUNTS,
     EXCHANGE,
+    OUTER,
     load_model,
     without_exchange,
+    without_round,
 )
 from atomo.training.job.events import DONE, DRIFTED, INTERRUPTED, Caution, Event, StepDone
 from atomo.training.job.job import Job
 from atomo.training.job.round_plan import Round
 from atomo.training.job.run_control import NO_CONTROL, RunControl
+from atomo.training.loop.local_steps import steps_taken
 from atomo.training.loop.master_stepper import MasterStepper
 from atomo.training.loop.master_weights import on_host
 from atomo.training.optim.noise_damping import without_damping
+from atomo.training.optim.round_optimizer import MOMENTUM
 from atomo.training.records.progress import Progress, StepProgress
 from atomo.training.records.run_recorder import Parts, RunRecorder
 from atomo.transports import Transport
@@ -65,6 +71,7 @@ class Master:
         self._stepper = MasterStepper(job, transport, device)
         self._server, self._weights = self._stepper.server, self._stepper.weights
         self._saved = -1
+        self._resumes = False  # True if workers continue in the middle of the next round
         self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
 
     def run(self) -> str:
@@ -104,7 +111,8 @@ class Master:
             # A new plan needs measurements of all ranks together, and continues from a checkpoint.
             if self._are_all_there() and self._control.drifts(step) and self._save():
                 return DRIFTED
-            is_due = self._cadence.due(self.step, self._job.rounds.at(self.step).first)
+            first = max(self._job.rounds.at(self.step).first, self._saved + 1)
+            is_due = self._cadence.due(self.step, first)
             if is_due or self._is_old() or self._recorder.tries_again:
                 self._save()
         return DONE
@@ -153,10 +161,15 @@ class Master:
             The outcome, in words.
         """
         has_workers = bool(self._server.workers)
-        if has_workers and self.step:
+        if has_workers and self.step and self.step > self._saved:
             self._save()
         self._server.stop()
         self._tell_notes()
+        if self._saved > self.step:
+            return (
+                f"the checkpoint of step {self._saved}, in the middle of a round, is the last one, "
+                "and the same command continues from it"
+            )
         if self._saved == self.step:
             return (
                 f"the checkpoint of step {self._saved} has all steps that were taken, and the same "
@@ -177,18 +190,29 @@ class Master:
         self._stepper.optimizer.load_state_dict(
             without_exchange(without_damping(snapshot.optimizer))
         )
+        states: list[dict[str, Tensor]] = []
         if snapshot.workers:
-            self._server.restore(
-                spread(snapshot.workers, range(self._job.workers), hosts_in(snapshot))
-            )
+            states = spread(snapshot.workers, range(self._job.workers), hosts_in(snapshot))
+        self._resumes = self._continues_round(snapshot, states)
+        step = snapshot.step if self._resumes else self._round_start(snapshot.step)
+        if states:
+            self._server.restore(states if self._resumes else [*map(without_round, states)])
         if self._job.resume == "auto":
-            self._saved = self._round_start(snapshot.step)
+            self._saved = step
             self._server.restore_counts(counts_in(snapshot))
-        return self._round_start(snapshot.step)
+        return step
+
+    def _continues_round(self, snapshot: Snapshot, states: Sequence[Mapping[str, Tensor]]) -> bool:
+        """Returns True if workers continue in the middle of a round, at their own weights."""
+        next_ = snapshot.step + 1
+        round_, names = self._job.rounds.at(next_), snapshot.optimizer
+        streams = any(n.startswith(OUTER) and not n.startswith(MOMENTUM) for n in names)
+        is_open = round_.is_local and snapshot.step < self._job.last_step and not streams
+        return is_open and 0 < steps_taken(states) == next_ - round_.first
 
     def _round_start(self, step: int) -> int:
-        """Returns the step from which workers continue a checkpoint: a round that it interrupts
-        begins anew at the anchor.
+        """Returns the step from which workers continue a checkpoint that lacks their own weights: a
+        round that it interrupts begins anew at the anchor.
         """
         first = self._job.rounds.at(step + 1).first
         return step if step >= self._job.last_step else min(step, first - 1)
@@ -196,7 +220,10 @@ class Master:
     def _take_step(self, round_: Round) -> StepDone:
         transport, server = self._transport, self._server
         before = transport.received_bytes, transport.sent_bytes
-        result = self._stepper.take_step(round_.number)
+        result = self._stepper.take_step(
+            round_.number, lambda states: self._save_in_round(round_, states), resumes=self._resumes
+        )
+        self._resumes = False
         self.step, reports = round_.last, result.reports
         exchanged = Exchanged(reports, result.decode_s, exchange_s=0.0, hidden_s=0.0)
         times = result.update_s, result.step_s
@@ -219,12 +246,27 @@ class Master:
         self._tell_notes()
         return self._saved == self.step
 
+    def _save_in_round(self, round_: Round, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Writes a checkpoint in the middle of a round, if possible, with the states of workers."""
+        taken = steps_taken(states)
+        step = round_.first - 1 + taken
+        counts = self._server.counts_before
+        if not taken or not self._recorder.save(step, lambda: self._joined(states, counts)):
+            return
+        self._saved = step
+        self._cadence.begin()
+
     def _parts(self) -> Parts:
-        states = self._server.save()
+        return self._joined(self._server.save(), self._server.counts)
+
+    def _joined(
+        self, states: Sequence[Mapping[str, Tensor]], counts: Sequence[Sequence[int]]
+    ) -> Parts:
+        """Joins the state of the master with those of the workers."""
         optimizer = (
             on_host(self._stepper.optimizer.state_dict()) | self._stepper.damping.state_dict()
         )
-        if any(map(any, counts := self._server.counts)):
+        if any(map(any, counts)):
             optimizer[EXCHANGE + COUNTS] = torch.tensor(counts)
         self._weights.to_model()
         return Parts(self._job.model.state_dict(), optimizer, states)

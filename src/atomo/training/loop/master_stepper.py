@@ -5,7 +5,7 @@ the steps (`plan_trials.py`).
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -32,6 +32,8 @@ from atomo.training.optim.weight_average import without_average
 from atomo.transports import Transport
 
 __all__ = ["MasterStepper", "StepResult"]
+
+Saving = Callable[[Sequence[Mapping[str, torch.Tensor]]], None]
 
 
 @final
@@ -92,18 +94,26 @@ class MasterStepper:
             weights_dtype(self._job.settings.down),
         )
 
-    def take_step(self, step: int) -> StepResult:
+    def take_step(
+        self, step: int, on_states: Saving = lambda states: None, *, resumes: bool = False
+    ) -> StepResult:
         """Takes a step, or a round of local steps with this number.
 
         The order of the server's calls is the protocol: buckets, weights, gradients, and then the
         factor of the step, for workers that repeat the step.
+
+        Args:
+            step: the number.
+            on_states: receives the states that workers send in the middle of a round.
+            resumes: True if workers continue in the middle of the round.
         """
         server, started, before_s = self.server, time.perf_counter(), self.server.decode_s
         round_ = self._job.rounds.numbered(step)
-        self._hand_over_moments(round_)
+        if not resumes:
+            self._hand_over_moments(round_)
         server.expect(self._job.buckets_at(round_.last), round_.steps)
         server.broadcast(step, self.weights.flat)
-        reports = server.collect(self.optimizer.gradient)
+        reports = server.collect(self.optimizer.gradient, on_states)
         collected = time.perf_counter()
         factor = self._factor(round_.last, reports)
         self.optimizer.step(step, factor)

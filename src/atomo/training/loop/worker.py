@@ -7,6 +7,7 @@ from typing import final
 
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from atomo.codecs.rows import RowGradient
 from atomo.core.devices import to_device
@@ -14,10 +15,10 @@ from atomo.exchange import Client, Compressor, Follower, Report
 from atomo.fusion import Bucket
 from atomo.memory import Memory, make_memory
 from atomo.options.weight_sync import repeats_steps, weights_dtype
-from atomo.training.checkpoints.schema import without_round, without_rounds
+from atomo.training.checkpoints.schema import without_rounds
 from atomo.training.job.events import DONE
 from atomo.training.job.job import Job
-from atomo.training.loop.local_steps import LocalSteps
+from atomo.training.loop.local_steps import LocalSteps, saved_steps
 from atomo.training.loop.worker_state import restore, worker_state
 from atomo.training.optim.round_optimizer import make_flat_optimizer, make_optimizer
 from atomo.training.records.worker_lines import WorkerLines
@@ -111,7 +112,8 @@ class Worker:
                 case Kind.WEIGHTS | Kind.BEGIN if order.weights is not None:
                     self._share(order.workers)
                     weights = to_device(order.weights, device)
-                    self._passes.weights.copy_(weights)
+                    if not self._is_mid_round:
+                        self._passes.weights.copy_(weights)
                     wait_s = time.perf_counter() - self._client.wait_started - order.follow_s
                     if self._round.is_local and self._local:
                         self._take_round(self._local, weights, wait_s, order.follow_s)
@@ -120,16 +122,24 @@ class Worker:
                 case Kind.SAVE:
                     # A late worker, too, saves its residual in units of this step's learning rate.
                     self._memory.set_learning_rate(self._rate)
-                    inner = self._local.state_dict(mid_round=False) if self._local else {}
-                    own = worker_state(self._memory, self._passes.model)
-                    self._client.send_state(own | inner)
+                    self._client.send_state(self._state(mid_round=False))
                 case Kind.STATE if order.state is not None:
                     restore(without_rounds(order.state), self._memory, self._passes.model)
                     if self._local:
-                        self._local.load_state_dict(without_round(order.state))
+                        self._local.load_state_dict(order.state)
                 case _:
                     self._passes.close()
                     return DONE
+
+    @property
+    def _is_mid_round(self) -> bool:
+        """True before a round that a checkpoint interrupts: the weights are this worker's own."""
+        return self._local is not None and self._round.is_local and self._local.taken > 0
+
+    def _state(self, *, mid_round: bool) -> dict[str, Tensor]:
+        """Returns the state of this worker for a checkpoint."""
+        inner = self._local.state_dict(mid_round=mid_round) if self._local else {}
+        return worker_state(self._memory, self._passes.model) | inner
 
     def _share(self, workers: tuple[int, ...]) -> None:
         """Divides the samples of all later steps among these workers: some left, or joined."""
@@ -172,10 +182,13 @@ class Worker:
             self._memory.load_state_dict({})  # parts of gradients, which are no differences
         self._memory.set_learning_rate(self._rate)
         metrics: Mapping[str, float] = {}
-        for step in range(round_.first, round_.last + 1):
+        saved = saved_steps(self._job, round_)
+        for step in range(round_.first + local.taken, round_.last + 1):
             self.step, done = step, self._passes.run(step)
             local.step(step, done)
             metrics = done.metrics
+            if step in saved:
+                client.send_state(self._state(mid_round=True))
         compute_s = time.perf_counter() - started
         client.begin(self._job.buckets_at(round_.last))
         with self._passes.explained():

@@ -13,7 +13,12 @@ FROM_WORKERS: Final = (Kind.GRADIENT, Kind.SCALES, Kind.REPORT)
 
 
 def check_frame(
-    header: Header, source: int, due_step: int | None, buckets: Sequence[Bucket]
+    header: Header,
+    source: int,
+    due_step: int | None,
+    buckets: Sequence[Bucket],
+    *,
+    takes_states: bool = False,
 ) -> None:
     """Raises FrameError for an unexpected frame.
 
@@ -23,8 +28,10 @@ def check_frame(
         due_step: step that the worker owes; None if it owes none.
         buckets: of that step; empty for a late gradient, which is never decoded and may be of the
             previous codec.
+        takes_states: True if a worker may send its state in the middle of a round.
     """
-    if header.kind not in FROM_WORKERS or header.worker != source:
+    is_state = takes_states and header.kind is Kind.STATE
+    if not (is_state or header.kind in FROM_WORKERS) or header.worker != source:
         raise FrameError(
             f"rank {source} sent a {header.kind.name} of worker {header.worker}", FrameFault.STRANGE
         )

@@ -89,6 +89,7 @@ class FrameReceiver:
         buckets: Sequence[Bucket],
         *,
         closed: bool,
+        takes_states: bool = False,
         max_wait_s: float = math.inf,
     ) -> tuple[Message, Header] | None:
         """Returns the next frame of a gradient and its header; None after another event.
@@ -99,6 +100,7 @@ class FrameReceiver:
             step: the newest step.
             buckets: of that step; empty if the frames are never decoded.
             closed: True if that step is closed.
+            takes_states: True if a worker may send its state in the middle of a round.
             max_wait_s: longest wait of this call.
         """
         received = self.any(pending, label, max_wait_s)
@@ -110,7 +112,8 @@ class FrameReceiver:
             if header.kind is Kind.BROKEN:
                 self._handle_broken(message.source, closed=closed)
                 return None
-            check_frame(header, message.source, due_step, buckets if header.step == step else ())
+            known = buckets if header.step == step else ()
+            check_frame(header, message.source, due_step, known, takes_states=takes_states)
         except FrameError as error:
             self._refuse(message.source, error)
             return None

@@ -24,12 +24,16 @@ class Assignments:
         self._assigned_images: dict[int, int] = {}
         self._late_images: dict[int, int] = {}
         self._refused_images: dict[int, int] = {}
+        self._newest: tuple[int, dict[int, int]] = 0, {}  # step, and its images by living worker
         self._gradients, self._images = GradientCounters(), GradientCounters()
 
     def give(self, parts: Mapping[int, int], step: int) -> None:
         """Assigns a step to workers, each with a number of images."""
         self.outstanding |= dict.fromkeys(parts, step)
         self._assigned_images |= parts
+        if self._newest[0] != step:
+            self._newest = step, {}
+        self._newest[1].update(parts)
         self._gradients.add_asked(len(parts))
         self._images.add_asked(sum(parts.values()))
 
@@ -37,9 +41,11 @@ class Assignments:
         """Assigns another step to a worker that could not start its step."""
         self._images.add_asked(images - self._assigned_images[worker])
         self.outstanding[worker], self._assigned_images[worker] = step, images
+        self._newest[1][worker] = images
 
     def cancel(self, worker: int) -> None:
         """Withdraws the step of a worker that could not start it."""
+        self._newest[1].pop(worker, None)
         self._gradients.add_asked(-1)
         self._images.add_asked(-self._release(worker))
 
@@ -80,6 +86,8 @@ class Assignments:
 
     def lose(self, worker: int) -> None:
         """Counts the outstanding, late and refused gradients of a dead worker as lost."""
+        if self.outstanding.get(worker) == self._newest[0]:
+            self._newest[1].pop(worker, None)
         if worker in self.outstanding:
             self._count_lost(self._release(worker))
         if worker in self._late_images:
@@ -106,6 +114,15 @@ class Assignments:
     def counts(self) -> list[tuple[int, ...]]:
         """Counts of gradients and of images since the last balance."""
         return [self._gradients.counts, self._images.counts]
+
+    @property
+    def counts_before(self) -> list[tuple[int, ...]]:
+        """Counts as of `counts`, without what living workers were asked for in the newest step."""
+        open_ = len(self._newest[1]), sum(self._newest[1].values())
+        return [
+            (asked - more, *others)
+            for (asked, *others), more in zip(self.counts, open_, strict=True)
+        ]
 
     def restore(self, counts: Sequence[Sequence[int]]) -> None:
         """Adds the counts of a checkpoint to the next balance."""

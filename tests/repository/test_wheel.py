@@ -7,7 +7,7 @@ import tarfile
 import zipfile
 
 import pytest
-from support.wheels import ROOT, build, sources
+from support.wheels import ROOT, build, check_metadata, sources
 
 import atomo
 
@@ -84,7 +84,7 @@ def test_no_file_of_the_checkout_is_ignored():
 
 @pytest.mark.slow
 def test_what_is_built_has_every_file_and_no_other(installed):
-    ours = {name.removeprefix("src/") for name in sources() if name.startswith("src/")}
+    ours = {name.removeprefix("src/") for name in sources() if name.startswith("src/atomo/")}
     configs = {f"atomo/{name}" for name in sources() if name.startswith("configs/")}
     about = {f"atomo_torch-{atomo.__version__}.dist-info/{name}" for name in METADATA}
     assert len(configs) > 30
@@ -100,6 +100,11 @@ def test_the_source_distribution_has_every_file_and_builds_the_same_wheel(instal
     assert files == sources() | {"PKG-INFO"}
     build(root, tmp_path, "wheel")
     assert next(tmp_path.glob("*.whl")).read_bytes() == installed.wheel.read_bytes()
+
+
+@pytest.mark.slow
+def test_an_index_would_take_it(installed):
+    check_metadata(installed)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import final
 from atomo_cluster.ec2.hosts.checkout import checkout_files
 
 ROOT = Path(__file__).parents[2]
+CLUSTER = ROOT / "src"  # the folder of the cluster tools' distribution
 LONGEST_S = 600  # only a hang takes as long, on any loaded machine
 
 
@@ -35,12 +36,17 @@ def build(root: Path, folder: Path, *targets: str) -> None:
 
 @final
 class Installed:
-    """An environment that has the wheel, the packages of the tests, and no checkout."""
+    """An environment that has a wheel, the packages of the tests, and no checkout.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: an empty folder.
+        root: the folder of the distribution.
+    """
+
+    def __init__(self, folder: Path, root: Path = ROOT) -> None:
         self.cwd, self._env = folder / "cwd", folder / "env"
         self.cwd.mkdir()
-        build(ROOT, folder, "sdist", "wheel")
+        build(root, folder, "sdist", "wheel")
         [self.wheel], [self.sdist] = folder.glob("*.whl"), folder.glob("*.tar.gz")
         venv.create(self._env, symlinks=True)
         pip = [sys.executable, "-m", "pip", "--python", self.bin / "python", "install"]
@@ -65,3 +71,9 @@ class Installed:
         mpirun = Path(sys.executable).parent
         env["PATH"] = f"{self.bin}:{env['PATH']}:{mpirun}"
         return call(self.bin / command, *words, cwd=self.cwd, env=env | {"OMP_NUM_THREADS": "1"})
+
+
+def check_metadata(built: Installed) -> None:
+    """Checks that a package index would take both files, and show their description."""
+    twine = [sys.executable, "-m", "twine", "check", "--strict"]
+    assert call(*twine, built.wheel, built.sdist, cwd=built.cwd).count("PASSED") == 2

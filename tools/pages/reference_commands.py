@@ -28,8 +28,8 @@ and options win over all.
 CLUSTER_INTRO: Final = """\
 # Commands for EC2
 
-`python tools/pytorch_ec2.py COMMAND --help` prints the same, and so does `pytorch_ec2.py` after
-an installation with the extra `ec2`. Every command takes `--json` (one JSON document, for
+`python tools/pytorch_ec2.py COMMAND --help` prints the same, and so does `pytorch_ec2.py` where
+the distribution `atomo-cluster` is installed. Every command takes `--json` (one JSON document, for
 scripts), `--endpoint-url` (another AWS) and the [settings of a cluster](#settings-of-a-cluster),
 which are the keys of `cluster.yaml`. The guide is [a cluster on EC2](../cluster-ec2.md); [exit
 codes](exit-codes.md) have a page of their own.

@@ -23,6 +23,7 @@ from atomo.training.job.run_control import NO_CONTROL, RunControl
 from atomo.training.loop.master import Master
 from atomo.training.loop.replicated import Replicated
 from atomo.training.loop.worker import Worker
+from atomo.training.optim.precision import why_slow
 from atomo.training.planner.planner import PlanGroup, plan_job, plan_with_spares
 from atomo.training.planner.replan_loop import ReplanLoop
 from atomo.training.thread_share import share_of_cores
@@ -66,6 +67,8 @@ def run_rank(
             transport.open_device_channels(settings.timeout)
         if wants_gpu(settings.enable_gpu) and transport.rank == 0 and transport.staging:
             tell(Caution(transport.staging))
+        if transport.rank == 0 and (why := why_slow(settings.precision, device)):
+            tell(Caution(why))
         first = plan_with_spares(
             settings, transport, lambda s, t: plan_job(s, plan_group(s, t, device, tell))
         )

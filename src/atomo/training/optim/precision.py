@@ -14,12 +14,24 @@ from torch import Tensor, nn
 
 from atomo.fusion import Bucket, Gradients
 
-__all__ = ["LossScale", "buffers_of", "forward_in", "put_back"]
+__all__ = ["LossScale", "buffers_of", "forward_in", "put_back", "why_slow"]
 
 TYPES: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # The defaults of `torch.amp.GradScaler`.
 FIRST: Final = 65536.0
 GROWTH_INTERVAL: Final = 2000  # steps without overflow
+
+
+def why_slow(precision: str, device: torch.device) -> str:
+    """Returns why passes in this precision are slower than in float32; empty if they are not."""
+    if precision != "bf16" or device.type != "cpu":
+        return ""
+    if torch.backends.cpu.get_cpu_capability() != "AVX2":
+        return ""
+    return (
+        "--precision bf16: this processor has no AVX-512, without which PyTorch's convolutions in "
+        "bfloat16 take several times as long as in float32; --precision fp32 is faster here"
+    )
 
 
 @contextmanager

@@ -56,6 +56,7 @@ collect_ignore = [
     "hooks/doors.py",
     "hooks/forks.py",
     "hooks/fsdp_ranks.py",
+    "hooks/sharding/scatter_ranks.py",
     "hooks/local_frameworks.py",
     "hooks/local_fsdp.py",
     "hooks/resuming.py",

@@ -38,6 +38,9 @@ class Gathered(Collective):
     def gather(self, data: Bytes, what: str) -> Iterator[Bytes]:
         return iter(self.frames)
 
+    def swap(self, pieces: Sequence[Bytes], what: str) -> list[Bytes]:
+        raise NotImplementedError
+
     def sum(self, addends: Sequence[Addend], what: str) -> None:
         raise NotImplementedError
 

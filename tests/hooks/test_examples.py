@@ -22,6 +22,7 @@ PRINTED = r"2 ranks: ([\d.]+)x fewer bytes than dense(?:; |\n)([\d.]+)% of the t
         (TORCHRUN, "with_accelerate.py"),
         (MPIRUN, "own_loop.py"),
         (MPIRUN, "local_steps.py"),
+        (TORCHRUN, "fsdp_reduce_scatter.py"),
         (TORCHRUN, "local_ddp.py"),
         (TORCHRUN, "local_accelerate.py"),
         (TORCHRUN, "local_trainer.py"),

@@ -60,6 +60,19 @@ def unequal_gathers_agree(collective: Collective) -> None:
         assert [int(one[0]) for one in found] == [n] * collective.size
 
 
+def swaps_bring_each_rank_its_pieces(collective: Collective) -> None:
+    """Piece lengths differ by sender and by receiver."""
+    pieces = [
+        np.full(1 + 300 * collective.rank + receiver, collective.rank, np.uint8)
+        for receiver in range(collective.size)
+    ]
+    for number in range(2):
+        found = collective.swap(pieces, f"pieces of step {number}")
+        assert [one.tolist() for one in found] == [
+            [sender] * (1 + 300 * sender + collective.rank) for sender in range(collective.size)
+        ]
+
+
 def sums_are_sums(collective: Collective) -> None:
     for size in SIZES:
         everyones = [vector(rank, size) for rank in range(collective.size)]
@@ -93,6 +106,7 @@ SCENARIOS = (
     gathers_overlap,
     large_gathers_overlap_those_that_are_read,
     unequal_gathers_agree,
+    swaps_bring_each_rank_its_pieces,
     sums_are_sums,
     sums_are_the_same_bits_everywhere,
     sums_beyond_half_precision_do_not_overflow,

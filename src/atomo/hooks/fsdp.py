@@ -1,12 +1,12 @@
-"""Compressed gradients between the replicas of a model that FSDP2 has sharded."""
+"""Compressed gradients of a model that FSDP2 has sharded: between replicas, or between shards."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, final
 from weakref import WeakSet
 
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.autograd import Variable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -16,18 +16,27 @@ from typing_extensions import Unpack
 from atomo.codecs import Codec
 from atomo.errors import ConfigError
 from atomo.exchange.collectives.torch_distributed import TorchCollective
+from atomo.exchange.reductions.reduce_scatter import piece_name
 from atomo.hooks.adapter.chunks import Chunk
-from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.ddp import ADVICE
-from atomo.hooks.optimizers.momentum_transfer import as_optimizers, move_momentum
+from atomo.hooks.optimizers.momentum_transfer import MomentumTransfer, as_optimizers, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
-from atomo.hooks.optimizers.weight_decay import local
+from atomo.hooks.optimizers.weight_decay import Decay, local
 from atomo.hooks.options.checks import check_sharded
 from atomo.hooks.options.hook_config import make_exchange
 from atomo.hooks.options.hook_options import FSDPHookOptions, takes_options
 from atomo.hooks.options.resolve import config_of
-from atomo.hooks.sharding.fsdp_checks import check_config, check_meshes, sharded_parameters
+from atomo.hooks.sharding.backward_steps import BackwardSteps
+from atomo.hooks.sharding.custom_reduce_scatter import CustomReduceScatter
+from atomo.hooks.sharding.fsdp_checks import (
+    check_config,
+    check_meshes,
+    check_no_replicas,
+    sharded_parameters,
+)
+from atomo.hooks.sharding.fsdp_pieces import empty_pieces
 from atomo.hooks.sharding.fsdp_shards import cut_up, sharded_modules, shards_of
+from atomo.hooks.sharding.scattered import ScatteredExchange
 from atomo.hooks.sharding.sharded import ShardedExchange
 
 __all__ = ["fsdp_hook"]
@@ -40,12 +49,15 @@ hooked: Final[WeakSet[FSDPModule]] = WeakSet()
 def fsdp_hook(
     model: nn.Module,
     code: str | Codec[Any] | None,
-    replicas: DeviceMesh,
+    replicas: DeviceMesh | None = None,
     *,
     optimizer: Optimizer | None = None,
+    reduce_scatter: bool = False,
     **options: Unpack[FSDPHookOptions],
-) -> ShardedExchange:
-    """Averages the gradients of a model sharded by FSDP2 between its replicas, compressed.
+) -> ShardedExchange | ScatteredExchange:
+    """Averages the gradients of a model sharded by FSDP2, compressed.
+
+    Between the replicas of the model, each of which is sharded over fast links:
 
         mesh = init_device_mesh("cuda", (hosts, 8), mesh_dim_names=("replicate", "shard"))
         fully_shard(model, mesh=mesh["shard"])
@@ -64,6 +76,16 @@ def fsdp_hook(
     average of each module inside the backward pass, so the two do not overlap. Each backward pass
     is one step.
 
+    Between the ranks that share one model over slow links, without replicas:
+
+        fully_shard(model)
+        exchange = atomo.fsdp_hook(model, "qsgd(bits=4)", reduce_scatter=True)
+
+    This replaces FSDP2's reduce-scatter. Each rank encodes every rank's rows of its gradient, and
+    sends them to that rank, which adds up what it decodes. FSDP2 still all-gathers uncompressed
+    weights. A memory stores what a rank did not send of its whole gradient, so that it is as large
+    as the whole model on each rank; codecs without a memory, such as qsgd, need no such room.
+
     Args:
         model: the model on which, and on submodules of which, `fully_shard` was called with a mesh
             of one dimension. The hook averages the gradients of the parameters that require a
@@ -71,9 +93,10 @@ def fsdp_hook(
         code: a codec, or its specification such as "svd(rank=3)". "powersgd(rank=4)" and
             "acpsgd(rank=4)" sum low-rank factors of the rows of each shard. None with `recipe`.
         replicas: a mesh of one dimension with the ranks that hold the shard of this rank, one rank
-            of each replica.
+            of each replica. None with `reduce_scatter`.
         optimizer: the optimizer of the model; its momentum and weight decay move to the memory, as
             in `ddp_hook`.
+        reduce_scatter: True to compress between the ranks that share the weights of one model.
         options: see `HookOptions`.
 
     Returns:
@@ -87,19 +110,43 @@ def fsdp_hook(
             included), there is only one replica, or ranks passed different arguments.
     """
     check_sharded(model, code)
-    config = config_of(code, options)
+    config = replace(config_of(code, options), reduce_scatter=reduce_scatter)
     optimizers = as_optimizers(config, optimizer)
     parameters, modules = sharded_parameters(model), unhooked_modules(model)
     config, moved = move_momentum(config, optimizers, parameters.values())
     check_config(config)
-    group = check_meshes(parameters, replicas).get_group()
-    shards = {name: rows for name, p in parameters.items() if (rows := local(p)).numel()}
-    collective = TorchCollective(group, options.get("timeout_s"))
-    exchange = make_exchange(config, collective, shards, decay=moved.decay(parameters))
+    shards = check_no_replicas(parameters, replicas) if reduce_scatter else None
+    mesh = check_meshes(parameters, replicas) if shards is None else shards
+    collective = TorchCollective(mesh.get_group(), options.get("timeout_s"))
+    rows, decay = averaged_rows(parameters, moved, shards)
+    exchange = make_exchange(config, collective, rows, decay=decay)
     moved.take()
     watch = None if moved else MomentumWatch(config, dist.get_rank(), parameters.values(), ADVICE)
-    register(modules, parameters, BackwardSteps(exchange, watch))
-    return ShardedExchange(exchange, parameters, config.memory_kind.vectors)
+    steps = BackwardSteps(exchange, watch)
+    if shards is None:
+        register(modules, parameters, steps)
+        return ShardedExchange(exchange, parameters, config.memory_kind.vectors)
+    replace_reduce_scatter(modules, parameters, steps)
+    return ScatteredExchange(exchange, parameters, config.memory_kind.vectors)
+
+
+def averaged_rows(
+    parameters: Mapping[str, DTensor], moved: MomentumTransfer, shards: DeviceMesh | None
+) -> tuple[dict[str, Tensor], Decay]:
+    """Returns the tensors that are averaged, by name, and their weight decay.
+
+    Args:
+        parameters: all parameters.
+        moved: the settings that moved from the optimizers.
+        shards: the ranks that share the weights, for a reduce-scatter; None: replicas.
+    """
+    if shards is None:
+        rows = {name: own for name, p in parameters.items() if (own := local(p)).numel()}
+        return rows, moved.decay(parameters)
+    # A rank has no other weights than its own rows: it adds their decay for all ranks.
+    rank = shards.get_local_rank()
+    decaying = {piece_name(name, rank): parameter for name, parameter in parameters.items()}
+    return empty_pieces(parameters), moved.decay(decaying, times=shards.size())
 
 
 def unhooked_modules(model: nn.Module) -> list[FSDPModule]:
@@ -115,7 +162,7 @@ def unhooked_modules(model: nn.Module) -> list[FSDPModule]:
 
 
 def register(
-    modules: Sequence[FSDPModule], parameters: Mapping[str, DTensor], steps: "BackwardSteps"
+    modules: Sequence[FSDPModule], parameters: Mapping[str, DTensor], steps: BackwardSteps
 ) -> None:
     """Registers a hook on each module."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in parameters.items()}
@@ -124,12 +171,23 @@ def register(
         hooked.add(module)
 
 
+def replace_reduce_scatter(
+    modules: Sequence[FSDPModule], parameters: Mapping[str, DTensor], steps: BackwardSteps
+) -> None:
+    """Replaces the reduce-scatter of each module."""
+    for number, module in enumerate(modules):
+        scatter = CustomReduceScatter(steps, module, number, parameters)
+        # PyTorch does not export the base class of custom reduce-scatters.
+        module.set_custom_reduce_scatter(scatter)  # type: ignore[arg-type]
+        hooked.add(module)
+
+
 @final
 class ModuleHook:
     """The hook of one module."""
 
     def __init__(
-        self, steps: "BackwardSteps", module: FSDPModule, number: int, names: Mapping[Tensor, str]
+        self, steps: BackwardSteps, module: FSDPModule, number: int, names: Mapping[Tensor, str]
     ) -> None:
         self._steps, self._module, self._number, self._names = steps, module, number, names
 
@@ -138,29 +196,3 @@ class ModuleHook:
         gradients = cut_up(reduced, shards_of(self._module, self._names))
         if gradients:
             self._steps.average(Chunk(self._number, gradients, reduced))
-
-
-@final
-class BackwardSteps:
-    """Averages of all modules; the averages of one backward pass are one step."""
-
-    def __init__(self, exchange: Exchange, watch: MomentumWatch | None) -> None:
-        self._exchange, self._watch, self._begun = exchange, watch, False
-
-    def average(self, chunk: Chunk) -> None:
-        """Averages one module's gradients."""
-        self._begun = True
-        self._exchange.submit(chunk, 1.0, False, lambda: None)
-        self._exchange.finish()
-        # If the inputs of a module need no gradient, FSDP2 runs its hook at the end of the pass, in
-        # a callback queued before the first hook. A failed pass drops its callbacks, so that a flag
-        # for "queued" could stay set: each hook queues one.
-        try:
-            Variable._execution_engine.queue_callback(self._end)
-        except RuntimeError:  # no backward pass runs: a pipeline schedule reduces after it
-            self._end()
-
-    def _end(self) -> None:
-        if self._begun:
-            self._begun = False
-            self._exchange.end()

@@ -25,7 +25,7 @@ OWN = {
     "accelerate_hook": {"optimizer"},
     "trainer_hook": set(),
     "lightning_callback": set(),
-    "fsdp_hook": {"optimizer"},
+    "fsdp_hook": {"optimizer", "reduce_scatter"},
     "wrap_optimizer": {"bucket_mb", "scaler", "collective"},
 }
 MISSING = {

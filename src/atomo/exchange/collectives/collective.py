@@ -72,6 +72,18 @@ class Collective(ABC):
         """
 
     @abstractmethod
+    def swap(self, pieces: Sequence[Bytes], label: str) -> list[Bytes]:
+        """Sends one piece to each rank, and returns the pieces for this rank, in order of ranks.
+
+        Lengths may differ; no length is 0. Neither the sender nor the receivers may change the
+        bytes.
+
+        Args:
+            pieces: the piece for each rank, this rank included.
+            label: the name in errors, the same on all ranks.
+        """
+
+    @abstractmethod
     def sum(self, addends: Sequence[Addend], label: str) -> None:
         """Replaces the values of each addend by their sum over all ranks, the same in every bit.
 

@@ -62,6 +62,11 @@ class Direct(Collective):
             self._transport.send(peer, data, label)
         return self._arriving(data, label)
 
+    def swap(self, pieces: Sequence[Bytes], label: str) -> list[Bytes]:
+        for peer in self._peers():
+            self._transport.send(peer, pieces[peer], label)
+        return [*self._arriving(pieces[self.rank], label)]
+
     def sum(self, addends: Sequence[Addend], label: str) -> None:
         channel = self._transport.device_channel(addends[0].values.device) if addends else None
         if channel is not None and is_unrounded(addends):

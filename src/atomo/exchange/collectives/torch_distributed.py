@@ -144,6 +144,13 @@ class TorchCollective(Collective):
         gather = partial(dist.all_gather, [*rows.unbind()], to_device(padded, self._device))
         return self._begin(gather, rows, label)
 
+    def swap(self, pieces: Sequence[Bytes], label: str) -> list[Bytes]:
+        own = np.array([piece.size for piece in pieces], np.int64)
+        rows = np.ascontiguousarray(self._rows(own.view(np.uint8), own.nbytes, label))
+        sizes: list[int] = rows.view(np.int64)[:, self.rank].tolist()
+        received = self._begin_swap(pieces, sizes, label)()
+        return np.split(received, np.cumsum(sizes)[:-1])
+
     def sum(self, addends: Sequence[Addend], label: str) -> None:
         if any(Law.LOSSLESS not in addend.wire_codec.laws for addend in addends):
             self._sum_encoded(addends, label)
@@ -211,20 +218,36 @@ class TorchCollective(Collective):
 
         All ranks send pieces of one length to the same rank.
         """
-        sizes, length = [piece.size for piece in pieces], pieces[self.rank].size
+        length = pieces[self.rank].size
+        receive = self._begin_swap(pieces, [length] * self.size, label)
+        return lambda: receive().reshape(self.size, length)
+
+    def _begin_swap(
+        self, pieces: Sequence[Bytes], sizes: Sequence[int], label: str
+    ) -> Callable[[], Bytes]:
+        """Begins an all-to-all. Returns a function that waits for this rank's pieces, joined.
+
+        Args:
+            pieces: the piece for each rank.
+            sizes: the size of the piece from each rank.
+            label: the name in errors.
+        """
         sent = to_device(torch.from_numpy(np.concatenate(pieces)), self._device)
-        received = torch.empty(self.size, length, dtype=torch.uint8, device=self._device)
-        swap = partial(dist.all_to_all_single, received.view(-1), sent, [length] * self.size, sizes)
+        received = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
+        lengths = [piece.size for piece in pieces]
+        swap = partial(dist.all_to_all_single, received, sent, [*sizes], lengths)
         return self._begin(swap, received, label)
 
-    def _begin(self, operation: Operation, rows: Tensor, label: str) -> Coming:
+    def _begin(
+        self, operation: Operation, rows: Tensor, label: str
+    ) -> Callable[[], UInt8[np.ndarray, "..."]]:
         """Begins an operation that fills rows. Returns a function that waits for the rows."""
         with self._waiting(label):
             work = operation(group=self._group, async_op=True)
 
-        def finished() -> Rows:
+        def finished() -> UInt8[np.ndarray, "..."]:
             self._finish(work, label)
-            received: Rows = to_host([rows])[0].numpy()
+            received: UInt8[np.ndarray, "..."] = to_host([rows])[0].numpy()
             return received
 
         return finished

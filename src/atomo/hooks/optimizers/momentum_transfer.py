@@ -44,9 +44,16 @@ class MomentumTransfer:
     def __bool__(self) -> bool:
         return bool(self.optimizers)
 
-    def decay(self, parameters: Mapping[str, Tensor]) -> Decay:
-        """Returns the weight decay that moved from the optimizers."""
-        return Decay(parameters, self._decay_of) if DECAY in self.names else NO_DECAY
+    def decay(self, parameters: Mapping[str, Tensor], times: int = 1) -> Decay:
+        """Returns the weight decay that moved from the optimizers.
+
+        Args:
+            parameters: the parameters by the names of their gradients.
+            times: the factor on the decay, for gradients to which one rank alone adds it.
+        """
+        if DECAY not in self.names:
+            return NO_DECAY
+        return Decay(parameters, lambda parameter: times * self._decay_of(parameter))
 
     def _decay_of(self, parameter: Tensor) -> float:
         optimizer, number = self._groups[parameter]

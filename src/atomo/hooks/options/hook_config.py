@@ -15,6 +15,7 @@ from atomo.exchange.collectives.collective import Collective
 from atomo.exchange.collectives.hosts import find_hosts
 from atomo.exchange.collectives.intra_host_group import split_hosts
 from atomo.exchange.compressor import Compressor
+from atomo.exchange.reductions.reduce_scatter import ReduceScatter
 from atomo.exchange.reductions.senders import MeanOverSenders
 from atomo.hooks.adapter.agreement import check_alike
 from atomo.hooks.adapter.averager import Averager
@@ -77,6 +78,8 @@ class HookConfig:
     """The rounds and the outer optimizer, as text; empty: each step is averaged."""
     mean: str = "workers"
     """The ranks over which an entry is averaged: all "workers", or its "senders"."""
+    reduce_scatter: bool = False
+    """True if each rank gets the average of its own pieces alone."""
 
     def __post_init__(self) -> None:
         _ = self.spec  # an unknown code is an error here, not at the first use
@@ -158,6 +161,8 @@ class HookConfig:
         self._check_schedule()
         if self.mean == SENDERS and self.spec.named:
             raise ConfigError(f"outer_mean={SENDERS} goes with codecs, not with {self.spec}")
+        if self.reduce_scatter:
+            self._check_reduce_scatter()
         check_fresh(self.memory)
         for codec in self.codecs:
             check_fits(codec, self.memory_spec)
@@ -187,6 +192,12 @@ class HookConfig:
                 f"code_schedule begins at step 0, so that {self.spec} never encodes: begin it "
                 f"later, or give code='{self.phases[0].codec}' and the rest as the schedule"
             )
+
+    def _check_reduce_scatter(self) -> None:
+        if self.spec.named:
+            raise ConfigError(f"reduce_scatter=True goes with codecs, not with {self.spec}")
+        for codec in self.codecs:
+            ReduceScatter.adapt_codec(codec)
 
     @property
     def _place_of_momentum(self) -> str:
@@ -232,6 +243,7 @@ class HookConfig:
             "noise_damping": str(bool(self.noise_damping)),
             "local_steps": self.local_steps or "none",
             "outer_mean": self.mean,
+            "reduce_scatter": str(self.reduce_scatter),
         }
 
 
@@ -287,7 +299,9 @@ def make_averager(
         (begin, (Codecs(codec, rules), kind(collective, compressor)))
         for begin, codec, kind in codecs_by_step(config, remembers=remembers)
     ]
-    dense_kind = reduction_of(DENSE, remembers=remembers)
+    dense_kind = (
+        ReduceScatter if config.reduce_scatter else reduction_of(DENSE, remembers=remembers)
+    )
     dense_first = Codecs(DENSE), dense_kind(collective, compressor)
     return Averager(
         memory,
@@ -317,11 +331,19 @@ def codecs_by_step(
         config: how gradients are averaged.
         remembers: True if there is a memory.
     """
-    if config.mean == SENDERS:
+    own = fixed_reduction(config)
+    if own is not None:
         begins = [0, *(int(phase.epoch) for phase in config.phases)]
-        return [(*pair, MeanOverSenders) for pair in zip(begins, config.codecs, strict=True)]
+        return [(*pair, own) for pair in zip(begins, config.codecs, strict=True)]
     later = [
         (int(phase.epoch), phase.codec, reduction_of(phase.codec, remembers=remembers))
         for phase in config.phases
     ]
     return [(0, config.codec, config.spec.reduction(remembers=remembers)), *later]
+
+
+def fixed_reduction(config: HookConfig) -> ReductionType | None:
+    """Returns the reduction of all codecs; None: the codec decides."""
+    if config.reduce_scatter:
+        return ReduceScatter
+    return MeanOverSenders if config.mean == SENDERS else None

@@ -11,7 +11,7 @@ from atomo.errors import ConfigError
 from atomo.hooks.options.hook_config import HookConfig
 from atomo.memory import make_memory
 
-__all__ = ["check_config", "check_meshes", "sharded_parameters"]
+__all__ = ["check_config", "check_meshes", "check_no_replicas", "sharded_parameters"]
 
 
 def sharded_parameters(model: nn.Module) -> dict[str, DTensor]:
@@ -51,17 +51,12 @@ def check_meshes(parameters: Mapping[str, DTensor], replicas: object) -> DeviceM
     Raises:
         ConfigError: FSDP2 averages between replicas itself, or `replicas` is no mesh of replicas.
     """
-    for name, parameter in parameters.items():
-        if parameter.device_mesh.ndim != 1:
-            raise ConfigError(
-                f"parameter {name} lies on a mesh of {parameter.device_mesh.ndim} dimensions: call "
-                "fully_shard with the mesh of the shards alone, such as mesh['shard'], since with "
-                "more dimensions FSDP2 averages between replicas itself, before the hook"
-            )
+    check_one_dimension(parameters)
     if not isinstance(replicas, DeviceMesh):
         raise ConfigError(
             f"replicas must be a DeviceMesh of the ranks that hold the same shard, not {replicas}: "
-            "a model with one replica has no all-reduce to compress"
+            "a model with one replica has no all-reduce to compress; with reduce_scatter=True and "
+            "without replicas, the reduce-scatter between its shards is compressed"
         )
     if replicas.ndim != 1:
         raise ConfigError(
@@ -70,6 +65,35 @@ def check_meshes(parameters: Mapping[str, DTensor], replicas: object) -> DeviceM
     for name, parameter in parameters.items():
         check_apart(name, parameter.device_mesh, replicas)
     return replicas
+
+
+def check_no_replicas(parameters: Mapping[str, DTensor], replicas: object) -> DeviceMesh:
+    """Returns the mesh of the ranks that share the weights.
+
+    Raises:
+        ConfigError: there are replicas, or FSDP2 averages between replicas itself.
+    """
+    if replicas is not None:
+        raise ConfigError(
+            f"reduce_scatter=True compresses between the shards of one model, and replicas is "
+            f"{replicas}: leave out one of the two"
+        )
+    check_one_dimension(parameters)
+    meshes = [parameter.device_mesh for parameter in parameters.values()]
+    if any(mesh != meshes[0] for mesh in meshes):
+        raise ConfigError("parameters are sharded over several meshes: give fully_shard one mesh")
+    return meshes[0]
+
+
+def check_one_dimension(parameters: Mapping[str, DTensor]) -> None:
+    """Raises ConfigError for a parameter on a mesh of several dimensions."""
+    for name, parameter in parameters.items():
+        if parameter.device_mesh.ndim != 1:
+            raise ConfigError(
+                f"parameter {name} lies on a mesh of {parameter.device_mesh.ndim} dimensions: call "
+                "fully_shard with the mesh of the shards alone, such as mesh['shard'], since with "
+                "more dimensions FSDP2 averages between replicas itself, before the hook"
+            )
 
 
 def check_apart(name: str, shards: DeviceMesh, replicas: DeviceMesh) -> None:

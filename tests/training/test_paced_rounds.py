@@ -16,7 +16,7 @@ from atomo.config.settings import Settings
 from atomo.errors import CheckpointError, ConfigError
 from atomo.exchange import Communicator, Exchanged, Report
 from atomo.exchange.engine.pipeline import Pipeline
-from atomo.training.checkpoints.checkpoint import Snapshot
+from atomo.training.checkpoints.checkpoint import Snapshot, load
 from atomo.training.job.batch_deal import counts, deal, steps_in
 from atomo.training.job.job import make_job
 from atomo.training.loop import paced_rounds
@@ -69,6 +69,7 @@ EQUAL = [
     {"comm_type": "PowerSGD", "code": "svd(rank=2)"},
     {"comm_type": "Allreduce", "code": "bf16", "local_steps": "0: 1; 0.1: 4"},
     {"comm_type": "Chunked", "code": "chunktopk", "network": "networks:normed"},
+    {"outer": "sign", "code": "topk(ratio=0.1)", "momentum": 0.0},
 ]
 
 
@@ -77,7 +78,7 @@ def test_equal_speeds_have_the_bits_of_a_number_of_steps(case, clocks, tmp_path)
     clocks(0.125, 0.125)  # four steps in half a second
     common = {"local_steps": "4", "max_steps": 10} | case
     by_time = ended(paced(tmp_path / "time", **common))
-    by_number = ended(local(tmp_path / "number", outer=MEAN, **common))
+    by_number = ended(local(tmp_path / "number", **({"outer": MEAN} | common)))
     assert same(by_time, by_number)
 
 
@@ -129,6 +130,20 @@ def test_differences_weigh_by_samples(comm_type, clocks, tmp_path):
     expected = weighted_by_hand(chosen, [([1.0] * 3, 3), (seconds, 3), (seconds, 2)])
     for name, tensor in expected.items():
         torch.testing.assert_close(trained.model[name].double(), tensor, rtol=0, atol=2e-6)
+
+
+def test_a_sign_step_moves_each_entry_by_the_rate_however_samples_weigh(clocks, tmp_path):
+    clocks(0.125, 0.375)
+    chosen = paced(tmp_path, outer="sign", momentum=0.0, max_steps=6, eval_freq=3)
+    after = ended(chosen)
+    assert [line["round_steps_of"] for line in rounds_of(tmp_path)] == [[3, 3], [3, 1], [1, 1]]
+    before = load(tmp_path, 3)
+    start = dict(make_job(chosen, 2).model.named_parameters())
+    for name, parameter in start.items():
+        moved = (before.model[name] - parameter.detach()) / chosen.lr
+        torch.testing.assert_close(moved, moved.round().clamp(-1, 1), rtol=0, atol=1e-4)
+        moved = (after.model[name] - before.model[name]).abs() / chosen.lr
+        assert float(moved.max()) < 2 + 1e-4  # two rounds
 
 
 def test_a_process_that_is_three_times_slower_is_not_waited_for(clocks, tmp_path):

@@ -1,6 +1,7 @@
 """The job files of examples/ do what they say: for sbatch with a stand-in for SLURM and for the
-training; `tests/cluster/virtual/test_slurm.py` has real ones. SkyPilot's own parser is asked by
-hand, as docs/cluster.md says.
+training; `tests/cluster/virtual/test_slurm.py` has real ones. SkyPilot's own validation runs where
+`ATOMO_SKYPILOT` names the Python of an environment with SkyPilot, whose packages are not those of
+this project.
 """
 
 import os
@@ -54,6 +55,34 @@ def test_one_that_a_user_stops_does_not(batch):
     assert batch.ends() == 130
     assert "a checkpoint" in batch.output
     assert "scontrol" not in batch.output
+
+
+SKYPILOT = os.environ.get("ATOMO_SKYPILOT", "")
+VALIDATION = """\
+import sys, sky
+task = sky.Task.from_yaml(sys.argv[1])
+task.validate_name()
+task.validate_run()
+print(task.name, task.num_nodes)
+"""
+
+
+@pytest.mark.skipif(not SKYPILOT, reason="ATOMO_SKYPILOT names no Python that has SkyPilot")
+def test_skypilot_accepts_the_task_and_refuses_a_damaged_one(tmp_path):
+    task = EXAMPLES / "skypilot.yaml"
+    damaged = tmp_path / "damaged.yaml"
+    damaged.write_text(task.read_text().replace("num_nodes: 4", "num_node: 4"))
+    accepted, refused = (
+        subprocess.run(
+            [SKYPILOT, "-c", VALIDATION, path],
+            cwd=EXAMPLES.parent, capture_output=True, text=True, check=False,
+        )
+        for path in (task, damaged)
+    )  # fmt: skip
+    assert accepted.returncode == 0, accepted.stderr
+    assert accepted.stdout.split() == ["atomo", "4"]
+    assert refused.returncode != 0
+    assert "num_node" in refused.stderr
 
 
 def test_the_task_of_skypilot_has_commands_that_there_are():

@@ -3,10 +3,10 @@
 import argparse
 import re
 from collections.abc import Iterable, Iterator
-from importlib import import_module
-from typing import Final, NoReturn
+from typing import Final
 
-from atomo.cli import COMMANDS, MODULES
+from atomo.cli import COMMANDS
+from atomo.cli.parsers import options_of, parser_of
 from atomo_cluster.ec2.cli import COMMANDS as CLUSTER_COMMANDS
 from atomo_cluster.ec2.cli import parser as cluster_parser
 from atomo_cluster.ec2.commands import module_of
@@ -36,32 +36,6 @@ codes](exit-codes.md) have a page of their own.
 """
 
 
-class ParserFound(BaseException):
-    """The parser of a command, caught when it would print its help."""
-
-    def __init__(self, parser: argparse.ArgumentParser) -> None:
-        super().__init__(parser.prog)
-        self.parser = parser
-
-
-def catch(parser: argparse.ArgumentParser, file: object = None) -> NoReturn:
-    raise ParserFound(parser)
-
-
-def parser_of(command: str) -> argparse.ArgumentParser:
-    """Returns the parser of `atomo COMMAND`."""
-    module = import_module(f"atomo.cli.{MODULES.get(command, command)}")
-    kept = argparse.ArgumentParser.print_help
-    argparse.ArgumentParser.print_help = catch  # type: ignore[assignment]
-    try:
-        module.main(["--help"])
-    except ParserFound as found:
-        return found.parser
-    finally:
-        argparse.ArgumentParser.print_help = kept  # type: ignore[method-assign]
-    raise ValueError(f"atomo {command} has no parser of its own")
-
-
 def cell(text: str) -> str:
     """Returns a text as one cell of a table."""
     return " ".join(text.replace("%%", "%").split()).replace("|", "\\|")
@@ -87,11 +61,6 @@ def options_table(actions: Iterable[argparse.Action]) -> str:
     )
 
 
-def actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Returns the options and arguments of a parser, without its help."""
-    return [action for action in parser._actions if "--help" not in action.option_strings]
-
-
 def paragraphs(text: str) -> str:
     """Returns the description of a command as Markdown: indented lines are its examples."""
     parts = []
@@ -103,10 +72,10 @@ def paragraphs(text: str) -> str:
 
 def described(names: Iterable[str]) -> Iterator[str]:
     """Yields a section for each command; one that shares the options of `train` says so."""
-    train = options_table(actions(parser_of("train")))
+    train = options_table(options_of(parser_of("train")))
     for name in names:
         parser = parser_of(name)
-        table = options_table(actions(parser))
+        table = options_table(options_of(parser))
         if name != "train" and table == train:
             table = "Its options are those of [`atomo train`](#atomo-train).\n"
         yield f"## `atomo {name}`\n\n{paragraphs(parser.description or COMMANDS[name])}\n\n{table}"
@@ -125,7 +94,7 @@ def cluster_section(name: str) -> str:
     module.arguments(built)
     parts = [f"## `{name}`", f"{CLUSTER_COMMANDS[name][:1].upper()}{CLUSTER_COMMANDS[name][1:]}."]
     parts += [paragraphs(module.HELP)]
-    return "\n\n".join([*parts, options_table(actions(built))]).rstrip() + "\n"
+    return "\n\n".join([*parts, options_table(options_of(built))]).rstrip() + "\n"
 
 
 def settings_of_clusters() -> list[argparse.Action]:
@@ -134,7 +103,7 @@ def settings_of_clusters() -> list[argparse.Action]:
     built = argparse.ArgumentParser(add_help=False)
     module_of(name).arguments(built)
     own = SHARED | {word for action in built._actions for word in action.option_strings}
-    return [action for action in actions(cluster_parser(name, module_of(name)))
+    return [action for action in options_of(cluster_parser(name, module_of(name)))
             if action.option_strings and action.option_strings[-1] not in own]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "bench": "measure codecs: speed, bytes and error, on your own gradients",
         "inspect": "show a gradient, and the error of codecs on it",
         "prepare": "download and verify data sets",
+        "completion": "print a script with which bash, zsh or fish completes commands and options",
         "probe": "run one rank of a probe of hosts and links; `explain --probe` starts these",
         "rank": "run one rank of a job; `train` starts these through mpirun",
     }

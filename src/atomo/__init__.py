@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from atomo.hooks.local.lightning import lightning_local_steps
     from atomo.hooks.local.trainer import trainer_local_steps
     from atomo.hooks.local_steps import local_steps
+    from atomo.hooks.onebit.algorithms import onebit_adam, onebit_lamb, zero_one_adam
+    from atomo.hooks.onebit.deepspeed import deepspeed_optimizer
     from atomo.hooks.optimizer import wrap_optimizer
     from atomo.hooks.options.hook_options import HookOptions, LocalStepsOptions
     from atomo.hooks.published import add_parser_arguments, wrap_compress_optimizer
@@ -89,6 +91,7 @@ __all__ = [
     "codecs",
     "ddp_hook",
     "decode",
+    "deepspeed_optimizer",
     "default_memory",
     "encode",
     "errors",
@@ -98,10 +101,13 @@ __all__ = [
     "local_steps",
     "make_codec",
     "make_memory",
+    "onebit_adam",
+    "onebit_lamb",
     "trainer_hook",
     "trainer_local_steps",
     "wrap_compress_optimizer",
     "wrap_optimizer",
+    "zero_one_adam",
 ]
 
 # A name is imported when it is first used: a command then handles Ctrl-C before it imports PyTorch,
@@ -143,6 +149,10 @@ HOMES = {
     "lightning_local_steps": "atomo.hooks.local.lightning",
     "trainer_local_steps": "atomo.hooks.local.trainer",
     "local_steps": "atomo.hooks.local_steps",
+    "deepspeed_optimizer": "atomo.hooks.onebit.deepspeed",
+    **dict.fromkeys(
+        ("onebit_adam", "onebit_lamb", "zero_one_adam"), "atomo.hooks.onebit.algorithms"
+    ),
     "trainer_hook": "atomo.hooks.trainer",
     "wrap_optimizer": "atomo.hooks.optimizer",
     "add_parser_arguments": "atomo.hooks.published",

@@ -1,0 +1,1 @@
+"""Optimizers that average their momentum with one bit an entry."""

@@ -39,7 +39,7 @@ SEVERAL = {
     "ddp", "own_loop", "with_accelerate", "with_fsdp",
     *(f"local_{loop}" for loop in ("steps", "ddp", "fsdp", "accelerate", "trainer", "lightning")),
 }  # fmt: skip
-EXTRA = {"with_lightning"}  # which tests/hooks/test_frameworks.py has in small
+EXTRA = {"with_lightning", "with_ray"}  # of tests/hooks/test_frameworks.py and test_ray.py
 EXAMPLES = sorted(p for p in (ROOT / "examples").glob("*.py") if p.stem not in SEVERAL | EXTRA)
 PATH = re.compile(
     r"`((?:src|tests|docs|examples|benchmarks|tools)/[\w./-]*|[\w./-]+\.(?:sh|md|toml))`"

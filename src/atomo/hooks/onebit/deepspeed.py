@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from atomo.core.names import nearest
+from atomo.core.safe_read import MAX_JSON_BYTES, read_text
 from atomo.errors import ConfigError
 from atomo.exchange.collectives.collective import Collective
 from atomo.hooks.onebit.algorithms import onebit_adam, onebit_lamb, zero_one_adam
@@ -80,7 +81,7 @@ def config_of(config: str | Path | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(config, Mapping):
         return config
     try:
-        content = json.loads(Path(config).read_text())
+        content = json.loads(read_text(Path(config), MAX_JSON_BYTES))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{config}: {error}") from error
     if not isinstance(content, Mapping):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from atomo.config.settings import Settings
+from atomo.core.safe_read import read_text
 from atomo.errors import ConfigError
 from atomo.training.job.requested_hosts import RequestedHosts
 
@@ -98,6 +99,6 @@ def named_in(words: Sequence[str]) -> set[str]:
 def read_names(path: str) -> set[str]:
     """Returns the hosts of a file of any MPI, a host a line; none if the file cannot be read."""
     with suppress(OSError, UnicodeDecodeError):
-        lines = (line.partition("#")[0].split() for line in Path(path).read_text().splitlines())
+        lines = (line.partition("#")[0].split() for line in read_text(Path(path)).splitlines())
         return {COUNT.sub("", words[0]) for words in lines if words}
     return set()

@@ -15,8 +15,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from hooks.sharding.odd_network import TEACHER, OddNetwork, sharded_network
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_common import FSDPMeshInfo, ShardPlacementResult
 from torch.distributed.tensor import DTensor, Shard
@@ -30,48 +31,18 @@ from atomo.hooks.sharding.fsdp_shards import sharded_modules
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 STEPS = 10
-TEACHER = torch.randn(32, 5, generator=torch.Generator().manual_seed(5))
 
 
-class Network(nn.Module):
-    """A network of odd layers: 5 rows on two ranks, and one row, of which one rank has none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.hidden = nn.ModuleList([nn.Linear(32, 64), nn.Linear(64, 64)])
-        self.out = nn.Linear(64, 5)
-        self.scale = nn.Parameter(torch.ones(1))
-        self.spare = nn.Linear(5, 5)
-
-    def forward(self, images: Tensor, spare: bool = True) -> Tensor:
-        for layer in self.hidden:
-            images = layer(images).tanh()
-        found = self.scale * self.out(images)
-        return found + self.spare(found) if spare else found
-
-
-def sharded(mesh: DeviceMesh) -> Network:
-    """Returns a network whose hidden layers are sharded one by one, and the other
-    layers together.
-    """
-    model = Network()
-    for layer in model.hidden:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
-
-
-def hooked(replicas: int, code: str, **settings: Any) -> tuple[Network, Any]:
+def hooked(replicas: int, code: str, **settings: Any) -> tuple[OddNetwork, Any]:
     """Returns the network sharded in `replicas` replicas, and the hook's state."""
     shape, names = (replicas, SIZE // replicas), ("replicate", "shard")
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-    model = sharded(mesh["shard"])
+    model = sharded_network(mesh["shard"])
     return model, atomo.fsdp_hook(model, code, mesh["replicate"], **settings)
 
 
 def train(
-    model: Network,
+    model: OddNetwork,
     steps: range = range(STEPS),
     optimizer: torch.optim.Optimizer | None = None,
     **options: Any,
@@ -106,14 +77,14 @@ def kept(exchange: Any) -> Tensor:
     replica has shards.
     """
     memory = exchange.state_dict()["memories"][str(exchange.rank)]
-    mine = whole(memory[name] for name, _ in Network().named_parameters())
+    mine = whole(memory[name] for name, _ in OddNetwork().named_parameters())
     dist.all_reduce(mine)
     return mine * exchange.size / SIZE
 
 
 def equals_hsdp() -> None:
     """The hook without compression equals HSDP, bit for bit."""
-    plain = sharded(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
+    plain = sharded_network(init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")))
     model, exchange = hooked(2, "sgd")
     few = range(3)
     assert train(plain, few) == train(model, few)
@@ -130,7 +101,7 @@ def heavy(model: nn.Module) -> torch.optim.Optimizer:
 def momentum() -> None:
     """Momentum and weight decay in a memory are plain SGD's where nothing is late."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    plain, model = sharded(mesh), sharded(mesh["shard"])
+    plain, model = sharded_network(mesh), sharded_network(mesh["shard"])
     optimizer = heavy(model)
     replicas = mesh["replicate"]
     atomo.fsdp_hook(model, "sgd", replicas, memory="dgc", optimizer=optimizer)
@@ -138,7 +109,10 @@ def momentum() -> None:
     few = range(4)
     losses, expected = train(model, few, optimizer), train(plain, few, heavy(plain))
     torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
-    words, other = "applies none of it: give momentum to the optimizer", sharded(mesh["shard"])
+    words, other = (
+        "applies none of it: give momentum to the optimizer",
+        sharded_network(mesh["shard"]),
+    )
     expect(ConfigError, words, lambda: atomo.fsdp_hook(other, "qsgd", replicas, momentum=0.9))
 
 
@@ -207,9 +181,9 @@ def powersgd() -> None:
     expect(ConfigError, "shards must be a whole", lambda: exchange.state_dict(shards=0))
 
 
-def rows_of_replicas(model: Network, step: int) -> dict[str, Tensor]:
+def rows_of_replicas(model: OddNetwork, step: int) -> dict[str, Tensor]:
     """This shard's rows of each replica's mean gradient, without FSDP2."""
-    plain = Network()
+    plain = OddNetwork()
     with torch.no_grad():
         for mine, one in zip(plain.parameters(), model.parameters(), strict=True):
             mine.copy_(one.full_tensor())
@@ -270,10 +244,10 @@ def unused() -> None:
 def refuses() -> None:
     """Refuses meshes and models that the hook does not support."""
     both = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    model = sharded(both)
+    model = sharded_network(both)
     hook: Any = atomo.fsdp_hook
     expect(ConfigError, "mesh of 2 dimensions", lambda: hook(model, "topk", both["replicate"]))
-    plain = sharded(both["shard"])
+    plain = sharded_network(both["shard"])
     expect(ConfigError, "replicas is a mesh of 2 dim", lambda: hook(plain, "topk", both))
     expect(ConfigError, "has other rows", lambda: hook(plain, "topk", both["shard"]))
     places = [

@@ -13,9 +13,9 @@ from atomo.cli import main
 from atomo.cli.rank import requested_hosts, split_placement
 from atomo.config.settings import Settings
 from atomo.errors import ConfigError
-from atomo.launch.jobs import requested_hosts as in_environment
+from atomo.launch.jobs import host_requests as in_environment
+from atomo.launch.jobs.host_requests import hosts_of_launcher
 from atomo.launch.jobs.mpirun import find_mpirun, mpirun_command
-from atomo.launch.jobs.requested_hosts import hosts_of_launcher
 from atomo.training.host_spread import check_spread
 from atomo.training.job.requested_hosts import RequestedHosts
 from atomo.transports import network

@@ -8,6 +8,7 @@ from importlib.metadata import metadata, requires
 from pathlib import Path
 
 import pytest
+from support.wheels import TWO_RANKS
 
 from atomo.core.distribution import IMPORTS, NAME, install_command
 from atomo.errors import MissingPackage
@@ -34,35 +35,13 @@ class Filter:
 
 sys.meta_path[:] = [Filter(finder) for finder in sys.meta_path]
 """
-# Two ranks of DDP, forked before anything starts threads; then frames of tensors.
-CORE = """
-import os
-import torch
-from torch.nn.parallel import DistributedDataParallel
-import atomo
-
+# After two ranks of DDP: all public names, and frames of tensors.
+CORE = (
+    TWO_RANKS.replace("CODE", "fp16")
+    + """
 for name in atomo.__all__:
     if name not in ("add_parser_arguments",):
         getattr(atomo, name)
-
-def rank(number):
-    store = f"file://{os.getcwd()}/store"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=number, world_size=2)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(64, 64))
-    state, hook = atomo.ddp_hook(model, "fp16")
-    model.register_comm_hook(state, hook)
-    model(torch.full((1, 64), 1.0 + number)).sum().backward()
-    assert model.module.weight.grad.eq(1.5).all()  # the mean of 1 and 2
-    torch.distributed.destroy_process_group()
-
-children = []
-for number in range(2):
-    if not (child := os.fork()):
-        rank(number)
-        os._exit(0)
-    children.append(child)
-assert not any(os.waitpid(child, 0)[1] for child in children)
 
 gradient = torch.linspace(-1, 1, 4096).view(64, 64)
 for code in ("fp16", "topk(ratio=0.1)"):
@@ -71,6 +50,7 @@ for code in ("fp16", "topk(ratio=0.1)"):
 memory = atomo.make_memory("residual")
 atomo.encode(gradient, "topk(ratio=0.1)", seed=0, memory=memory)
 """
+)
 COMMAND = "from atomo.cli import main\nsys.exit(main(sys.argv[1:]))"
 
 

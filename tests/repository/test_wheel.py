@@ -7,43 +7,23 @@ import tarfile
 import zipfile
 
 import pytest
-from support.wheels import ROOT, build, check_metadata, sources
+from support.wheels import ROOT, TWO_RANKS, build, check_metadata, sources
 
 import atomo
 
 METADATA = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 CHECKOUT = re.compile(r"\b(docs|examples|benchmarks|tests)/|\bREADME|\.md\b")
 
-# Two ranks of DDP, forked before anything starts threads; then the commands. Codecs are made rather
-# than run: to compile the loops of some takes longer than all the rest.
-USES = """
-import os, sys
+# After two ranks of DDP: the commands. Codecs are made rather than run: to compile the loops of
+# some takes longer than all the rest.
+USES = (
+    TWO_RANKS.replace("CODE", "powersgd(rank=1)")
+    + """
+import sys
 from pathlib import Path
-import torch
-from torch.nn.parallel import DistributedDataParallel
-import atomo
 from atomo.cli import main
 
 assert Path(atomo.__file__).is_relative_to(sys.prefix), atomo.__file__
-
-def rank(number):
-    store = f"file://{os.getcwd()}/store"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=number, world_size=2)
-    torch.manual_seed(0)
-    model = DistributedDataParallel(torch.nn.Linear(64, 64))
-    state, hook = atomo.ddp_hook(model, "powersgd(rank=1)")
-    model.register_comm_hook(state, hook)
-    model(torch.full((1, 64), float(number))).sum().backward()
-    assert model.module.weight.grad.count_nonzero() > 0
-    torch.distributed.destroy_process_group()
-
-children = []
-for number in range(2):
-    if not (child := os.fork()):
-        rank(number)
-        os._exit(0)
-    children.append(child)
-assert not any(os.waitpid(child, 0)[1] for child in children)
 
 for name in atomo.CODECS:
     atomo.make_codec(name)
@@ -58,6 +38,7 @@ for words in (
 ):
     assert main(words) == 0, words
 """
+)
 
 
 def messages(tree):

@@ -11,6 +11,32 @@ from atomo_cluster.ec2.hosts.checkout import checkout_files
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = ROOT / "src"  # the folder of the cluster tools' distribution
+TWO_RANKS = """
+import os
+import torch
+from torch.nn.parallel import DistributedDataParallel
+import atomo
+
+def rank(number):
+    store = f"file://{os.getcwd()}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=number, world_size=2)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(64, 64))
+    state, hook = atomo.ddp_hook(model, "CODE")
+    model.register_comm_hook(state, hook)
+    model(torch.full((1, 64), 1.0 + number)).sum().backward()
+    torch.testing.assert_close(model.module.weight.grad, torch.full((64, 64), 1.5))
+    torch.distributed.destroy_process_group()
+
+children = []
+for number in range(2):
+    if not (child := os.fork()):
+        rank(number)
+        os._exit(0)
+    children.append(child)
+assert not any(os.waitpid(child, 0)[1] for child in children)
+"""
+"""A script with two ranks of DDP, forked before anything starts threads; CODE is their codec."""
 LONGEST_S = 600  # only a hang takes as long, on any loaded machine
 
 

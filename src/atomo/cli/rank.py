@@ -18,8 +18,8 @@ from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.cli_settings import parse_cli_settings
 from atomo.launch.display.lines import PlainLines
 from atomo.launch.display.published_lines import PublishedLines
+from atomo.launch.jobs.host_requests import hosts_of_launcher
 from atomo.launch.jobs.mpirun import split_arguments
-from atomo.launch.jobs.requested_hosts import hosts_of_launcher
 from atomo.launch.jobs.streams import EVENT_MARK
 from atomo.launch.resolve import canonical_settings, inherit_memory
 from atomo.training.job.events import Event, Failed, Fence, Met, to_json

@@ -11,34 +11,16 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
+from hooks.sharding.odd_network import TEACHER, OddNetwork, sharded_network
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 
 import atomo
 from atomo.errors import CheckpointError, ConfigError, Diverged
 
 RANK, SIZE, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-TEACHER = torch.randn(32, 5, generator=torch.Generator().manual_seed(5))
-
-
-class Network(nn.Module):
-    """A network of odd layers: 5 rows on four ranks, and a row, of which three ranks have none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.hidden = nn.ModuleList([nn.Linear(32, 66), nn.Linear(66, 64)])
-        self.out = nn.Linear(64, 5)
-        self.scale = nn.Parameter(torch.ones(1))
-        self.spare = nn.Linear(5, 5)
-
-    def forward(self, images: Tensor, spare: bool = True) -> Tensor:
-        for layer in self.hidden:
-            images = layer(images).tanh()
-        logits = self.scale * self.out(images)
-        return logits + self.spare(logits) if spare else logits
+WIDTH = 66  # rows that four ranks share unevenly
 
 
 def mesh_of(ranks: int) -> DeviceMesh:
@@ -47,21 +29,17 @@ def mesh_of(ranks: int) -> DeviceMesh:
     return init_device_mesh("cpu", shape, mesh_dim_names=names)["shard"]
 
 
-def sharded(ranks: int) -> Network:
-    model, mesh = Network(), mesh_of(ranks)
-    for layer in model.hidden:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
+def sharded(ranks: int) -> OddNetwork:
+    return sharded_network(mesh_of(ranks), WIDTH)
 
 
-def hooked(code: str | None, ranks: int = SIZE, **settings: Any) -> tuple[Network, Any]:
+def hooked(code: str | None, ranks: int = SIZE, **settings: Any) -> tuple[OddNetwork, Any]:
     model = sharded(ranks)
     return model, atomo.fsdp_hook(model, code, reduce_scatter=True, **settings)
 
 
 def train(
-    model: Network, steps: range, optimizer: torch.optim.Optimizer | None = None, **options: Any
+    model: OddNetwork, steps: range, optimizer: torch.optim.Optimizer | None = None, **options: Any
 ) -> list[float]:
     """Trains on this rank's own images, labelled by a teacher network; returns the losses."""
     optimizer, losses = optimizer or torch.optim.SGD(model.parameters(), lr=0.5), []
@@ -83,7 +61,7 @@ def whole(tensors: Any) -> Tensor:
 def kept(exchange: Any) -> Tensor:
     """Returns the sum of the residuals of the ranks of one group."""
     memory = exchange.state_dict()["memories"][str(exchange.rank)]
-    total = torch.cat([memory[name].flatten() for name, _ in Network().named_parameters()])
+    total = torch.cat([memory[name].flatten() for name, _ in OddNetwork(WIDTH).named_parameters()])
     dist.all_reduce(total)
     return total * exchange.size / SIZE
 

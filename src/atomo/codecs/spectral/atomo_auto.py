@@ -32,7 +32,7 @@ from atomo.codecs.flat import flat
 from atomo.codecs.spectral.entrywise import Entrywise
 from atomo.codecs.spectral.factors import AtomFactors
 from atomo.codecs.spectral.fourier import Fourier, transform
-from atomo.codecs.spectral.matricise import as_matrix, matrix_shapes
+from atomo.codecs.spectral.matricise import aligned, as_matrix, matrix_shapes
 from atomo.codecs.spectral.sample import Sample
 from atomo.codecs.spectral.spectrum import decompose, indicator, tall
 from atomo.codecs.spectral.svd import SVD
@@ -97,7 +97,7 @@ class Atomo(Codec[Choice]):
         return spectral, Entrywise(budget), Fourier(budget, self.block)
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Choice:
-        gradient = flat(gradient, self.id).view(gradient.shape)
+        gradient = aligned(flat(gradient, self.id)).view(gradient.shape)
         with as_codec_error(self.id):
             chosen = self.choose(gradient, generator)
             payload: Any = self.codecs(gradient.shape)[chosen].encode(gradient, generator)
@@ -109,7 +109,7 @@ class Atomo(Codec[Choice]):
         """Returns the index in BASES of the basis to use."""
         if self.basis != "auto":
             return BASES.index(self.basis)
-        entries = flat(gradient, self.id)
+        entries = aligned(flat(gradient, self.id))
         shapes = matrix_shapes(gradient.shape, self.matricisation)
         matrices = [(shape, tall(as_matrix(entries, *shape))) for shape in shapes]
         figures = [

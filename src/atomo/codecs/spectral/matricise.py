@@ -25,7 +25,7 @@ from typing import Final
 import torch
 from jaxtyping import Float
 
-__all__ = ["MATRICISATIONS", "add_matrix", "as_matrix", "matrix_shapes"]
+__all__ = ["MATRICISATIONS", "add_matrix", "aligned", "as_matrix", "matrix_shapes"]
 
 ALIGNMENT: Final = 64  # bytes, as PyTorch allocates
 SHAPES: Final = 4096  # of parameters that are remembered: asked for at each gradient of each worker
@@ -66,13 +66,11 @@ def folded(entries: int) -> tuple[int, int]:
 
 
 def as_matrix(gradient: Float[torch.Tensor, "..."], m: int, n: int) -> Float[torch.Tensor, "m n"]:
-    """Reshapes a contiguous gradient to an m x n matrix: a view, unless zeros fill it up or it is
-    not aligned.
-    """
+    """Reshapes a contiguous gradient to an m x n matrix: a view, unless zeros fill it up."""
     missing = m * n - gradient.numel()
     if missing:
         gradient = torch.nn.functional.pad(gradient.view(-1), (0, missing))
-    return aligned(gradient).view(m, n)
+    return gradient.view(m, n)
 
 
 def add_matrix(

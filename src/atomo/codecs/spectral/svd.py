@@ -34,7 +34,13 @@ from atomo.codecs.spectral.factors import (
     plain_factors,
 )
 from atomo.codecs.spectral.leading import leading
-from atomo.codecs.spectral.matricise import MATRICISATIONS, add_matrix, as_matrix, matrix_shapes
+from atomo.codecs.spectral.matricise import (
+    MATRICISATIONS,
+    add_matrix,
+    aligned,
+    as_matrix,
+    matrix_shapes,
+)
 from atomo.codecs.spectral.selection import Selection
 from atomo.codecs.spectral.spectrum import (
     LARGE,
@@ -110,7 +116,7 @@ class SVD(Codec[AtomFactors | CodedFactors]):
     def encode(
         self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator
     ) -> AtomFactors | CodedFactors:
-        entries = flat(gradient, self.id)
+        entries = aligned(flat(gradient, self.id))
         shapes = matrix_shapes(gradient.shape, self.matricisation)
         split = decompose if len(shapes) > 1 else self.split
         spectra = [
@@ -128,7 +134,7 @@ class SVD(Codec[AtomFactors | CodedFactors]):
         generators: Sequence[torch.Generator],
     ) -> Iterator[AtomFactors | CodedFactors]:
         single = {
-            place: as_matrix(flat(gradient, self.id), *shapes[0])
+            place: as_matrix(aligned(flat(gradient, self.id)), *shapes[0])
             for place, gradient in enumerate(gradients)
             if len(shapes := matrix_shapes(gradient.shape, self.matricisation)) == 1
         }

@@ -72,10 +72,8 @@ class OneBitOptimizer(Optimizer):
     def _begin(self, state: dict[str, Tensor], parameter: Tensor) -> None:
         for kind in self._rule.kinds:
             state[kind] = torch.zeros(parameter.numel(), device=parameter.device)
-        for number in self._rule.numbers:
-            state[number] = torch.ones((), device=parameter.device)
-        if "lamb_coeff" in state:
-            state["lamb_coeff"].zero_()
+        for kind, value in self._rule.numbers.items():
+            state[kind] = torch.tensor(value, device=parameter.device)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -119,10 +117,7 @@ class OneBitOptimizer(Optimizer):
         return self._described({str(n): load(a.tobytes()) for n, a in enumerate(answers)})
 
     def _own_errors(self) -> dict[str, Tensor]:
-        mean = self.mean
-        worker = {f"worker/{n}": error.clone() for n, error in enumerate(mean.worker_errors)}
-        server = {f"server/{n}": error.clone() for n, error in enumerate(mean.server_errors)}
-        return worker | server
+        return {name: error.clone() for name, error in self._errors_by_name().items()}
 
     def _described(self, errors: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
         extra = {

@@ -5,9 +5,10 @@ them. Where v is 0 when it is frozen, an entry had no gradient until then, and g
 step m / eps would be huge.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, final, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Final, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -16,6 +17,11 @@ from torch import Tensor
 from atomo.hooks.onebit.sign_mean import SignMean, copy_parts
 
 __all__ = ["LambRule", "MomentumRule", "OneBitAdamRule", "ParameterStep", "ZeroOneAdamRule"]
+
+NO_NUMBERS: Final[Mapping[str, float]] = MappingProxyType({})
+LAMB_NUMBERS: Final[Mapping[str, float]] = MappingProxyType(
+    {"lamb_coeff": 0.0, "last_factor": 1.0, "scaling_coeff": 1.0}
+)
 
 
 @final
@@ -27,7 +33,7 @@ class ParameterStep:
     gradient: Float[Tensor, " n"]
     """The gradient of this rank; scratch space."""
     state: dict[str, Tensor]
-    """Flat vectors and numbers, by kind; those of a rule are zeros before the first step."""
+    """Flat vectors and numbers, by kind; vectors are zeros before the first step."""
     group: dict[str, Any]
     """The parameter group: lr, betas, eps, weight_decay."""
 
@@ -71,8 +77,8 @@ class MomentumRule(Protocol):
 
     kinds: tuple[str, ...]
     """The vectors of each parameter."""
-    numbers: tuple[str, ...]
-    """The numbers of each parameter."""
+    numbers: Mapping[str, float]
+    """The numbers of each parameter, with their first values."""
     counters: dict[str, float]
     """Numbers for all parameters together, which a checkpoint saves."""
     fused: bool
@@ -90,7 +96,7 @@ class OneBitAdamRule:
     freeze_step: int
     """The last step with dense gradients, which still changes the variance."""
     kinds: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
-    numbers: tuple[str, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=lambda: NO_NUMBERS)
     counters: dict[str, float] = field(default_factory=dict)
     fused: bool = False
 
@@ -125,7 +131,7 @@ class ZeroOneAdamRule:
     local_step_clipper: int
     """The largest number of local steps of a round."""
     kinds: tuple[str, ...] = ("exp_avg", "exp_avg_sq", "accumulated", "anchor")
-    numbers: tuple[str, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=lambda: NO_NUMBERS)
     counters: dict[str, float] = field(
         default_factory=lambda: {
             "var_interval": 1, "var_counter": 0, "local_interval": 1, "local_counter": 0, "rates": 0
@@ -211,7 +217,7 @@ class LambRule:
     factor_threshold: float
     """The largest relative change of it in one step."""
     kinds: tuple[str, ...] = ("exp_avg", "exp_avg_sq", "exp_avg_sq_fresh")
-    numbers: tuple[str, ...] = ("lamb_coeff", "last_factor", "scaling_coeff")
+    numbers: Mapping[str, float] = field(default_factory=lambda: LAMB_NUMBERS)
     counters: dict[str, float] = field(default_factory=dict)
     fused: bool = True
 

@@ -1,7 +1,7 @@
 """The exchange of a hook in place of FSDP2's reduce-scatter."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -9,58 +9,20 @@ from torch.distributed.tensor import DTensor
 
 from atomo.errors import CheckpointError
 from atomo.exchange.reductions.reduce_scatter import piece_name
-from atomo.hooks.adapter.averager import Stats
-from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.sharding.fsdp_pieces import dimension_of, piece_shapes
+from atomo.hooks.sharding.wrapped_exchange import MEMORIES, WrappedExchange
 from atomo.hooks.states.exchange_state import StateDict
 
 __all__ = ["ScatteredExchange"]
 
-MEMORIES: Final = "memories"  # in a state
-
 
 @final
-class ScatteredExchange:
+class ScatteredExchange(WrappedExchange):
     """Exchange between the ranks that share the weights of one model.
 
     A rank's memory has what the rank did not send of its own gradient, so that it is as large as
     the whole model. States have memories by whole parameters, without the cuts between ranks.
     """
-
-    def __init__(
-        self, exchange: Exchange, parameters: Mapping[str, DTensor], vectors: tuple[str, ...]
-    ) -> None:
-        """Wraps the exchange of the pieces of these parameters.
-
-        Args:
-            exchange: the exchange of the pieces.
-            parameters: the sharded parameters by name.
-            vectors: the prefixes of a parameter's entries in the memory: `Memory.vectors`.
-        """
-        self._exchange = exchange
-        self._entries = {kind + name: p for kind in vectors for name, p in parameters.items()}
-
-    @property
-    def rank(self) -> int:
-        """The number of this rank in the group."""
-        return self._exchange.rank
-
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-        return self._exchange.size
-
-    @property
-    def stats(self) -> Stats:
-        """The costs of this rank so far: bytes, ratio, seconds."""
-        return self._exchange.stats
-
-    def __repr__(self) -> str:
-        return f"Scattered{self._exchange!r}"
-
-    def at_rate(self, rate: float) -> None:
-        """Passes the learning rate of the next step to a memory in units of the update."""
-        self._exchange.at_rate(rate)
 
     def state_dict(self, ranks: int | None = None) -> StateDict:
         """Returns the state of this rank, for torch.distributed.checkpoint on all ranks.
@@ -93,11 +55,11 @@ class ScatteredExchange:
 
     def _whole(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Returns the entries of a memory, with the pieces of each parameter joined."""
-        pieces = {entry: piece_names(entry, p) for entry, p in self._entries.items()}
+        pieces = {entry: piece_names(entry, p) for entry, p in self._owners.items()}
         taken = {name for names in pieces.values() for name in names}
         rest = {name: value for name, value in memory.items() if name not in taken}
         return rest | {
-            entry: torch.cat([memory[name] for name in names], dimension_of(self._entries[entry]))
+            entry: torch.cat([memory[name] for name in names], dimension_of(self._owners[entry]))
             for entry, names in pieces.items()
         }
 
@@ -105,7 +67,7 @@ class ScatteredExchange:
         """Returns the inverse of `_whole` for the present number of ranks."""
         cut: dict[str, Tensor] = {}
         for entry, value in memory.items():
-            parameter = self._entries.get(entry)
+            parameter = self._owners.get(entry)
             cut |= {entry: value} if parameter is None else pieces_in(entry, value, parameter)
         return cut
 

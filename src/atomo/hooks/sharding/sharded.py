@@ -9,55 +9,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from atomo.errors import ConfigError
-from atomo.hooks.adapter.averager import Stats
-from atomo.hooks.adapter.exchange import Exchange
+from atomo.hooks.sharding.wrapped_exchange import MEMORIES, WrappedExchange
 from atomo.hooks.states.exchange_state import FACTORS, StateDict
 
 __all__ = ["ShardedExchange"]
 
-MEMORIES: Final = "memories"  # in a state
 SHARDS: Final = "shards"
 SHARD: Final = ", shard "  # in names of factors
 
 
 @final
-class ShardedExchange:
+class ShardedExchange(WrappedExchange):
     """Exchange between the replicas of a sharded model."""
-
-    def __init__(
-        self, exchange: Exchange, parameters: Mapping[str, DTensor], vectors: tuple[str, ...]
-    ) -> None:
-        """Wraps the exchange of the local rows of these parameters.
-
-        Args:
-            exchange: the exchange of the local rows.
-            parameters: the sharded parameters by name.
-            vectors: the prefixes of a parameter's entries in the memory: `Memory.vectors`.
-        """
-        self._exchange, self._parameters = exchange, dict(parameters)
-        self._owners = {kind + name: p for kind in vectors for name, p in parameters.items()}
-
-    @property
-    def rank(self) -> int:
-        """The number of this replica."""
-        return self._exchange.rank
-
-    @property
-    def size(self) -> int:
-        """The number of replicas."""
-        return self._exchange.size
-
-    @property
-    def stats(self) -> Stats:
-        """The costs of this rank so far: bytes, ratio, seconds."""
-        return self._exchange.stats
-
-    def __repr__(self) -> str:
-        return f"Sharded{self._exchange!r}"
-
-    def at_rate(self, rate: float) -> None:
-        """Passes the learning rate of the next step to a memory in units of the update."""
-        self._exchange.at_rate(rate)
 
     def state_dict(self, ranks: int | None = None, shards: int | None = None) -> StateDict:
         """Returns the state of this rank, for torch.distributed.checkpoint on all ranks.

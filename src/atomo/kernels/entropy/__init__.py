@@ -46,8 +46,6 @@ def compress(
 
     The words are on the device of the symbols or on the CPU.
 
-    They are there or on the CPU.
-
     Args:
         symbols: the message.
         coded: whether to try anything at all.

@@ -16,9 +16,9 @@ from atomo.config.comm_rules import survives_worker_loss
 from atomo.config.settings import Settings, wants_gpu
 from atomo.core.distribution import install_command
 from atomo.errors import ConfigError, MissingPackage
+from atomo.launch.jobs.host_requests import check_environment
 from atomo.launch.jobs.hosts import HERE
 from atomo.launch.jobs.rank_placement import ranks_per_host
-from atomo.launch.jobs.requested_hosts import check_environment
 from atomo.launch.jobs.ssh import ssh_command
 from atomo.workloads.models import is_own
 

@@ -8,18 +8,23 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.jobs import Job
+from support.run_folders import parse_page, write_run
 from torch.distributed.run import get_args_parser
 
+from atomo.cli import rank
 from atomo.cli.rank import main, split_options
 from atomo.errors import ConfigError
 from atomo.launch.cli_settings import parse_cli_settings
 from atomo.training.checkpoints.checkpoint import latest
 from atomo.training.folder.finished_marker import finished
+from atomo.training.job.events import RankTimes, Started
 
 ROOT = Path(__file__).parents[2]
+STARTED = Started("LeNet", "Digits", "svd", "residual", 2, 10, 20, 5, 1, 20, "x")
 QUICK = ["--network=FC", "--batch-size=8", "--threads=1", "--evaluator=none", "--log-interval=1"]
 
 
@@ -96,6 +101,30 @@ def test_an_error_is_left_for_torchrun(monkeypatch, tmp_path, capsys):
     assert "--train-dir is missing" in path.read_text()  # the first error
 
 
+@pytest.mark.parametrize("exit_code", [0, 6])
+def test_rank_0_leaves_the_messages_and_the_page_of_its_run(monkeypatch, tmp_path, exit_code):
+    folder = write_run(tmp_path / "run", end="")
+
+    def run_rank(settings, transport, tell, interrupted, failed, hosts):
+        tell(STARTED)
+        tell(RankTimes(20, [1, 2], [0.1, 0.3], [0.0, 0.1], *[[0.0, 0.0]] * 3))
+        if exit_code:
+            failed(exit_code)
+            # The process ends here, without a return from this call.
+            assert (folder / "report.html").exists()
+
+    transport = SimpleNamespace(rank=0, end_requested=lambda: False)
+    monkeypatch.setattr(rank, "connect", lambda name: transport)
+    monkeypatch.setattr(rank, "run_rank", run_rank)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    assert main(["--transport=torch", "--n=3", f"--train-dir={folder}"]) == 0
+    text = parse_page((folder / "report.html").read_text()).text
+    assert "Rank 2 computed and encoded longest: 400 ms a step" in text
+    assert ("Ended early, with exit code 6," in text) == (exit_code == 6)
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events] == ["Launched", "Started", "RankTimes", "Exited"]
+
+
 @pytest.mark.slow
 def test_torchrun_names_the_rank_that_failed(tmp_path):
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -108,3 +137,4 @@ def test_torchrun_names_the_rank_that_failed(tmp_path):
     report = job.output.partition("Root Cause")[2]
     assert "Diverged: " in report
     assert "exitcode  : 6" in report
+    assert "Ended early, with exit code" in (tmp_path / "run" / "report.html").read_text()

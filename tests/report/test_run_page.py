@@ -113,7 +113,15 @@ def test_layers_are_listed_with_their_payloads(tmp_path):
     assert "No bytes by layer" in text_of(folder)
     layer = {"name": "fc1.weight", "codec": "svd(rank=3)", "entries": 400_000, "bytes": 16_000}
     (folder / "layers.json").write_text(json.dumps({"rows": [layer]}))
-    assert "fc1.weight svd(rank=3) 400,000 1.6 MB 16.0 kB 100" in text_of(folder)
+    text = text_of(folder)
+    assert "fc1.weight svd(rank=3) 400,000 1.6 MB at most 16.0 kB 100" in text
+    assert "Layers were not measured" in text
+    assert "Down, each layer travels as float32 weights on one host" in text
+    rows = [layer | {"bytes": 8_000, "error": 0.25}, layer | {"codec": "qsgd", "error": 9.0}]
+    (folder / "layer-errors.json").write_text(json.dumps({"step": 64, "rows": rows}))
+    text = text_of(folder)
+    assert "fc1.weight svd(rank=3) 400,000 1.6 MB 8.0 kB 200 0.25" in text
+    assert "worker 1 at step 64" in text
 
 
 def test_an_empty_folder_has_a_page(tmp_path):
@@ -157,6 +165,9 @@ def test_markup_in_every_text_is_escaped(tmp_path):
     (folder / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
     layers = [{"name": evil, "codec": evil, "entries": evil}, {"entries": 10, "bytes": 8}, evil]
     (folder / "layers.json").write_text(json.dumps({"rows": layers}))
+    errors = [{"name": evil, "codec": evil, "error": evil, "bytes": -1}, evil, {"error": 1e400}]
+    record = json.dumps({"step": evil, "rows": errors})
+    (folder / "layer-errors.json").write_text(record)
     html = run_html(folder)
     page = parse_page(html)
     assert "alert(1)" in page.text

@@ -4,8 +4,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -16,12 +16,13 @@ from atomo.core.process.allocator import keep_freed_memory
 from atomo.core.process.error_file import record_error
 from atomo.errors import INTERRUPTED, ConfigError
 from atomo.launch.cli_settings import parse_cli_settings
-from atomo.launch.display.lines import PlainLines
+from atomo.launch.display.lines import Display, PlainLines
 from atomo.launch.display.published_lines import PublishedLines
 from atomo.launch.jobs.host_requests import hosts_of_launcher
 from atomo.launch.jobs.mpirun import split_arguments
 from atomo.launch.jobs.streams import EVENT_MARK
 from atomo.launch.resolve import canonical_settings, inherit_memory
+from atomo.launch.run_journal import journal_of
 from atomo.training.job.events import Event, Failed, Fence, Met, to_json
 from atomo.training.job.requested_hosts import RequestedHosts
 from atomo.training.rank import run_rank
@@ -29,6 +30,7 @@ from atomo.transports import TRANSPORTS, connect, launched_size
 
 __all__ = ["main"]
 
+Receivers = tuple[Callable[[Event], None], Callable[[int], None]]
 TORCH: Final = "torch"  # the transport
 ENDING_S: Final = 10.0  # that the launcher has to end a job that failed
 DESCRIPTION = """One rank of a job: rank 0 is the master. Options are those of `atomo train`, and
@@ -64,18 +66,20 @@ def run(words: Sequence[str]) -> int:
     transport = connect(transport_name)  # the first that starts MPI, which only ranks may do
     if not as_json and transport_name == TORCH:
         signal.signal(signal.SIGTERM, lambda number, frame: transport.request_end())
-    tell = event_printer(as_json, settings) if transport.rank == 0 else (lambda event: None)
-    if as_json:  # only a launcher can do something about it
-        transport.set_remote_fence(lambda *process: tell(Fence(*process)))
-        tell(Met())
-    failed = wait_to_be_ended if as_json else lambda exit_code: None
+    with receivers(as_json, settings, transport.rank == 0) as (tell, ended):
+        if as_json:  # only a launcher can do something about it
+            transport.set_remote_fence(lambda *process: tell(Fence(*process)))
+            tell(Met())
 
-    def interrupted() -> bool:
-        return bool(asked_to_end) or transport.end_requested()
+        def interrupted() -> bool:
+            return bool(asked_to_end) or transport.end_requested()
 
-    run_rank(settings, transport, tell, interrupted, failed, hosts)
-    # Not 0, so that whatever has started the ranks starts them again.
-    return INTERRUPTED if transport.end_requested() else 0
+        failed = wait_to_be_ended if as_json else ended
+        run_rank(settings, transport, tell, interrupted, failed, hosts)
+        # Not 0, so that whatever has started the ranks starts them again.
+        exit_code = INTERRUPTED if transport.end_requested() else 0
+        ended(exit_code)
+    return exit_code
 
 
 def split_placement(words: Sequence[str]) -> tuple[tuple[int, ...], list[str]]:
@@ -122,14 +126,35 @@ def split_options(words: Sequence[str]) -> tuple[str, list[str]]:
     return resolve("transport", parsed.transport, TRANSPORTS), [*counts, *spares, *run_options]
 
 
-def event_printer(as_json: bool, settings: Settings) -> Callable[[Event], None]:
-    """Prints events: as lines of JSON for the launcher, or for people."""
-    if not as_json and settings.log_format == "atomo":
-        return PublishedLines(sys.stdout).show
-    if not as_json:
-        return PlainLines(sys.stdout, settings.log_interval).show
+@contextmanager
+def receivers(as_json: bool, settings: Settings, leads: bool) -> Iterator[Receivers]:
+    """Yields the receivers of events and of the exit code of this rank.
 
-    return partial(write, 1)
+    Rank 0 reports events: as lines of JSON for the launcher, which has the journal of the run, or
+    for people, with a journal of its own. The exit code ends the journal: after a failure the
+    process ends without leaving this block.
+    """
+    if not leads:
+        yield (lambda event: None), (lambda exit_code: None)
+    elif as_json:
+        yield partial(write, 1), (lambda exit_code: None)
+    else:
+        with ExitStack() as stack:
+            own = journal_of(settings, display_of(settings))
+            display, codes = stack.enter_context(own)
+
+            def ended(exit_code: int) -> None:
+                codes.append(exit_code)
+                stack.close()
+
+            yield display.show, ended
+
+
+def display_of(settings: Settings) -> Display:
+    """Returns the display of events for people."""
+    if settings.log_format == "atomo":
+        return PublishedLines(sys.stdout)
+    return PlainLines(sys.stdout, settings.log_interval)
 
 
 def write(file: int, event: Event) -> None:

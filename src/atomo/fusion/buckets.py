@@ -66,6 +66,12 @@ class Part:
         """The index after the last entry."""
         return self.slots[-1].stop
 
+    @property
+    def label(self) -> str:
+        """The first parameter, and the number of others."""
+        others = len(self.slots) - 1
+        return self.slots[0].name + (f" and {others} more" if others else "")
+
     @cached_property
     def adjacent(self) -> bool:
         """True if its parameters follow each other without gaps, as in every planned bucket."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,18 +18,18 @@ from atomo.report.verdicts import MEASURED, PARTS, WARM_UP, part_times, typical_
 __all__ = ["STEP", "bytes_section", "time_section"]
 
 STEP = ChartAxis("step")
-LAYER_COLUMNS = ("layer", "codec", "entries", "uncompressed", "payload at most", "ratio")
 BUSY = ("compute_s", "encode_s", "follow_s")  # parts of a step in which no rank waits for others
 OF_ROUNDS = (
     "Times by rank are means over exchanges: of a round of local steps they have the last step, or "
     "with a master the whole round."
 )
-WITHOUT_LAYERS = "No bytes by layer: this run has no layers.json."
-WITHOUT_ERRORS = (
-    "Payloads of layers are before lossless compression. Errors of layers are not recorded; "
-    "`atomo inspect --tensor FILE` measures them on a gradient that --dump-every has written."
+LAYER_COLUMNS: Final = ("layer", "codec", "entries", "uncompressed", "sent", "ratio", "error")
+WITHOUT_LAYERS: Final = "No bytes by layer: this run has no layers.json."
+WITHOUT_ERRORS: Final = (
+    "Layers were not measured in this run: bytes are the most before lossless compression. `atomo "
+    "inspect --tensor FILE` measures errors on a gradient that --dump-every has written."
 )
-FOLDED = 20  # rows; a longer table is opened by the reader
+FOLDED: Final = 20  # rows; a longer table is opened by the reader
 
 
 def time_section(run: RunRecords) -> PageSection:
@@ -140,8 +140,7 @@ def bytes_section(run: RunRecords) -> PageSection:
         ("sent in all", bytes_text(sent)),
         ("received in all", bytes_text(down)),
     ]
-    tables = layer_tables(run)
-    remarks = [Sentence(WITHOUT_ERRORS if tables else WITHOUT_LAYERS)]
+    remarks, tables = layer_remarks(run), layer_tables(run)
     return PageSection("Bytes", remarks, facts, [bytes_chart(run)], tables)
 
 
@@ -157,19 +156,60 @@ def bytes_chart(run: RunRecords) -> Chart | None:
     return line_chart("Bytes of each exchange", STEP, axis, lines)
 
 
+def layer_remarks(run: RunRecords) -> list[Sentence]:
+    """States the origin of the bytes and the errors of layers, and the way down."""
+    if not run.layers:
+        return [Sentence(WITHOUT_LAYERS)]
+    steps = [number(row.get("step")) for row in run.layer_errors]
+    if not steps or not math.isfinite(steps[0]):
+        return [Sentence(WITHOUT_ERRORS), *way_down(run)]
+    text = (
+        f"Bytes and errors of layers are those of worker 1 at step {steps[0]:,.0f}. An error is "
+        "the norm of what one encoding loses over that of the gradient; a memory sends it later."
+    )
+    return [Sentence(text, MEASURED), *way_down(run)]
+
+
+def way_down(run: RunRecords) -> list[Sentence]:
+    """States the bytes of each layer from the master to a worker, where all layers are alike."""
+    down = run.setting("down")
+    if run.setting("comm_type") not in ("ParameterServer", "Bcast") or not down:
+        return []
+    texts = {
+        "auto": "Down, each layer travels as float32 weights on one host, else as frames.",
+        "weights": "Down, each layer travels as float32 weights: uncompressed.",
+        "weights(bf16)": "Down, each layer travels as bfloat16 weights: half the bytes.",
+        "updates": "Down, each layer travels as the frames of all workers that counted.",
+    }
+    text = texts.get(down, "")
+    if down.startswith("delta("):
+        text = f"Down, differences of the weights travel, by {down.removeprefix('delta')[1:-1]}."
+    return [Sentence(text)] if text else []
+
+
 def layer_tables(run: RunRecords) -> list[PageTable]:
-    """Returns the table of layers: codec, bytes and ratio; none without a record."""
-    cells = [*map(layer_row, run.layers)]
+    """Returns the table of layers; none without a record."""
+    errors = {key_of(row): row for row in run.layer_errors}
+    cells = [layer_row(layer, errors.get(key_of(layer), {})) for layer in run.layers]
     return [PageTable("Layers", LAYER_COLUMNS, cells, len(cells) > FOLDED)] if cells else []
 
 
-def layer_row(layer: Mapping[str, Any]) -> list[str]:
+def key_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns the name and the codec of a layer: the codec may change during a run."""
+    return str(row.get("name", "")), str(row.get("codec", ""))
+
+
+def layer_row(layer: Mapping[str, Any], measured: Mapping[str, Any]) -> list[str]:
     """Returns the row of a layer."""
-    entries, size = number(layer.get("entries")), number(layer.get("bytes"))
-    known = math.isfinite(entries) and math.isfinite(size) and size > 0
+    entries, most = number(layer.get("entries")), number(layer.get("bytes"))
+    size, error = number(measured.get("bytes")), number(measured.get("error"))
+    is_measured = math.isfinite(size) and size > 0
+    known = size if is_measured else most
+    has_ratio = math.isfinite(entries) and math.isfinite(known) and known > 0
+    sent = bytes_text(known) if is_measured else f"at most {bytes_text(known)}"
     return [
-        str(layer.get("name", "")),
-        str(layer.get("codec", "")),
+        *key_of(layer),
         *([f"{entries:,.0f}", bytes_text(4 * entries)] if math.isfinite(entries) else ["", ""]),
-        *([bytes_text(size), f"{4 * entries / size:.3g}"] if known else ["", ""]),
+        *([sent, f"{4 * entries / known:.3g}"] if has_ratio else ["", ""]),
+        f"{error:.2g}" if math.isfinite(error) else "",
     ]

@@ -31,6 +31,7 @@ __all__ = ["EVENTS_FILE", "RunRecords", "SavedCheckpoint", "read_run"]
 T = TypeVar("T")
 EVENTS_FILE: Final = "events.jsonl"
 LAYERS_FILE: Final = "layers.json"
+LAYER_ERRORS_FILE: Final = "layer-errors.json"
 MOST_LAYERS: Final = 1000
 MOST_SETTINGS: Final = 2**18  # bytes of settings.toml
 
@@ -62,6 +63,8 @@ class RunRecords:
     messages: MessagePlan | None
     layers: Sequence[Mapping[str, Any]] = ()
     """Records of layers.json."""
+    layer_errors: Sequence[Mapping[str, Any]] = ()
+    """Records of layer-errors.json, each with the step of its measurement in `step`."""
     remarks: Sequence[str] = field(default=())
     """Sentences about files that are damaged or missing."""
 
@@ -110,6 +113,7 @@ def read_run(folder: Path) -> RunRecords:
         codecs=part(lambda: plan_in(folder / CODECS_FILE, CodecPlan.read), remarks, None),
         messages=part(lambda: plan_in(folder / MESSAGES_FILE, MessagePlan.read), remarks, None),
         layers=part(lambda: read_layers(folder / LAYERS_FILE), remarks, []),
+        layer_errors=part(lambda: read_layers(folder / LAYER_ERRORS_FILE), remarks, []),
         remarks=remarks,
     )
 
@@ -152,7 +156,7 @@ def saved_checkpoints(folder: Path) -> list[SavedCheckpoint]:
 
 
 def read_layers(path: Path) -> list[Mapping[str, Any]]:
-    """Returns the layers of a run; an empty list without a file."""
+    """Returns the rows of a file about layers; an empty list without a file."""
     try:
         record = decoded(read_whole(path))
     except FileNotFoundError:
@@ -160,7 +164,9 @@ def read_layers(path: Path) -> list[Mapping[str, Any]]:
     rows = record.get("rows") if isinstance(record, Mapping) else None
     if not isinstance(rows, list):
         raise ValueError(f"{path.name} is no record of layers")
-    return [row for row in rows if isinstance(row, Mapping)][:MOST_LAYERS]
+    step = {"step": record.get("step")}
+    whole = [{**step, **row} for row in rows if isinstance(row, Mapping)]
+    return [*whole[:MOST_LAYERS]]
 
 
 def plan_in(path: Path, read: Callable[[Any], T]) -> T | None:

@@ -75,8 +75,8 @@ def repeat_section(run: RunRecords) -> PageSection:
     commands = [f"atomo train --config {shlex.quote(str(run.folder / SETTINGS_FILE))}"]
     sentences = [Sentence("This command repeats the run in a new folder:")]
     if not launches:
-        remark = "Versions and machine are unknown: this run was started without `atomo train`, "
-        sentences.append(Sentence(f"{remark}or by an earlier version."))
+        remark = "Versions and machine are unknown: events.jsonl has no start of this run."
+        sentences.append(Sentence(remark))
         return PageSection("Repeat", sentences, commands=commands)
     launch = launches[-1]
     commands.append(str(launch.get("command", "")))

@@ -37,9 +37,8 @@ def layers(job: Job) -> Iterator[dict[str, Any]]:
     """Yields the parts of all buckets: each is encoded as one payload."""
     for bucket in job.buckets_at(job.last_step):
         for part in bucket.parts:
-            others = len(part.slots) - 1
             yield {
-                "name": part.slots[0].name + (f" and {others} more" if others else ""),
+                "name": part.label,
                 "codec": str(part.codec),
                 "entries": part.stop - part.start,
                 "bytes": payload_bytes(part),

@@ -24,6 +24,7 @@ from atomo.training.optim.precision import LossScale, buffers_of, forward_in, pu
 from atomo.training.records.causes import likely
 from atomo.training.step.batch_feed import Feed, Order
 from atomo.training.step.gradient_dump import GradientDump
+from atomo.training.step.layer_errors import LayerErrors
 from atomo.workloads import Batch, Scorer
 from atomo.workloads.datasets import epoch_seed
 
@@ -78,6 +79,7 @@ class ForwardBackward:
         self._gradients = Gradients(self.model, job.buckets, self._take, rows, stay)
         dump_every = job.settings.dump_every if worker == 1 else 0
         self._dump = GradientDump(Path(job.settings.train_dir) / "gradients", dump_every)
+        self._layer_errors = LayerErrors(job, () if rows is None else rows, is_on=worker == 1)
         self._workers: Sequence[int] = range(1, 1 + job.workers)  # that share the samples
         self._turn = self._upcoming = (0, worker)  # step, and the worker whose samples these are
         self._step = 0
@@ -119,6 +121,7 @@ class ForwardBackward:
                 self._hand_over(bucket, flat)
             self._whole()
         self._dump.finish(step)
+        self._layer_errors.finish(step)
         loss, right, samples = (sum(column) for column in zip(*passed, strict=True))
         metrics = {} if self._scorer is None else self._scorer.values()
         square = sum((norm**2 for norm in AsyncScalars(*self._norms).values()), 0.0)
@@ -211,6 +214,7 @@ class ForwardBackward:
     def _hand_over(self, bucket: Bucket, flat: Float[Tensor, " n"]) -> None:
         self._check_loss()
         self._dump.add(bucket, flat, self._step)
+        self._layer_errors.add(bucket, flat, self._step)
         if self._job.damps_at(self._step):
             self._norms.append(flat.norm())  # before encoding, which changes the bucket
         self._push(bucket, flat)

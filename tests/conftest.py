@@ -164,10 +164,10 @@ def turn(item: pytest.Item) -> int:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Returns the number of test processes: with all tests more than there are cores, since
+    """Returns the number of test processes: with all tests one more than there are cores, since
     processes with jobs mostly wait. More would not pay: each one imports everything first.
     """
-    return (os.cpu_count() or 1) + (2 if config.getoption("all") else 0)
+    return (os.cpu_count() or 1) + (1 if config.getoption("all") else 0)
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -37,7 +37,7 @@ def scalars(folder: Path) -> list[int]:
     return [point.step for point in board.Scalars("test/top1")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_follows_a_run_that_it_was_started_before(tmp_path):
     folder = tmp_path / "runs" / "x"
     words = [*TRAIN, f"--train-dir={folder}", "--evaluator=none", "--max-steps=8", "--eval-freq=2"]

@@ -188,7 +188,7 @@ def test_workers_that_are_stopped_or_killed_in_the_middle_of_something_are_left_
     left_behind(tmp_path, output, lost=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("faults", "words"),
     [
@@ -232,7 +232,7 @@ def test_a_defect_takes_its_worker_alone_and_with_too_few_left_a_checkpoint_is_w
     left_behind(tmp_path, output, lost=1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_without_a_master_go_on_without_those_that_are_stopped_or_killed(tmp_path):
     """One rank dies before its step, one when it has the mean and has not yet reported it."""
     report = IN_GATHER.format(what="the report", step=6, fault=KILL)
@@ -270,7 +270,7 @@ def test_a_killed_worker_is_left_behind(tmp_path):
 
 
 @pytest.mark.long(cases=("keeper",))
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("source", "words"),
     [

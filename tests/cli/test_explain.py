@@ -29,6 +29,7 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
     return found
 
 
+@pytest.mark.long
 def test_on_a_slow_link_it_pays_and_on_a_fast_one_it_does_not(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -217,7 +217,7 @@ def test_starting_anew_sets_the_earlier_run_aside(tmp_path):
     assert steps(tmp_path / "run.1") == steps(tmp_path / "run") == [2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_scripts_work_from_elsewhere_and_through_the_published_options(tmp_path):
     """The command of the guides, small: every published option, both ways of writing it. Of two
     gradients one closes a step, and the other is late.

@@ -64,7 +64,7 @@ def test_the_commands_of_the_guide_are_understood():
         assert parse_cli_settings(["--n=2", *options], "rank", "").settings.train_dir
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_evicted_host_leaves_a_checkpoint_and_the_others_go_on(agents, tmp_path):
     first, second = agents
     first.says("1 master + 3 workers")

@@ -38,7 +38,7 @@ def test_two_hosts_of_two_ranks(tmp_path):
     run_ranks(SCENARIOS, 4, tmp_path, "hierarchical", "momentum")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_resumed_run_of_any_codec_has_the_bits_of_one_that_never_stopped(tmp_path):
     run_ranks(RESUMING, 2, tmp_path, "every")
 
@@ -48,7 +48,7 @@ def test_a_resume_in_other_settings(tmp_path):
     run_ranks(RESUMING, 4, tmp_path, "settings")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_ranks_get_wrong_is_told_in_time_and_in_few_words(tmp_path):
     names = ["refused", "other_state", "differ", "absent", "unregistered", "gathers_alone"]
     run_ranks(DOORS, 2, tmp_path, *names)

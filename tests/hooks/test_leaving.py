@@ -75,9 +75,9 @@ MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.exe
     [
         pytest.param([sys.executable], [], marks=pytest.mark.slow),
         pytest.param(TORCHRUN, [], marks=pytest.mark.long),
-        pytest.param(TORCHRUN, ["torch"], marks=pytest.mark.slow),
+        pytest.param(TORCHRUN, ["torch"], marks=pytest.mark.long),
         pytest.param(MPIRUN, [], marks=pytest.mark.long),
-        pytest.param(MPIRUN, ["mpi"], marks=pytest.mark.slow),
+        pytest.param(MPIRUN, ["mpi"], marks=pytest.mark.long),
     ],
     ids=["alone", "torchrun", "torchrun-ended", "mpirun", "mpirun-ended"],
 )

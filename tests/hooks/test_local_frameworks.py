@@ -9,7 +9,7 @@ from hooks.test_frameworks import needs
 SCRIPT = Path(__file__).with_name("local_frameworks.py")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ddp_keeps_gradients_and_buffers_local(tmp_path):
     run_ranks(SCRIPT, 2, tmp_path, "ddp")
 
@@ -28,6 +28,6 @@ def test_lightning_continues_in_the_middle_of_a_round(tmp_path):
     run_ranks(SCRIPT, 2, tmp_path, "lightning")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_replicas_of_shards_are_replicas_of_whole_models(tmp_path):
     run_ranks(SCRIPT.with_name("local_fsdp.py"), 4, tmp_path)

@@ -93,7 +93,10 @@ def held(spec: str, memory: str, momentum: float = 0.0) -> list[tuple[float, flo
     return found
 
 
-@pytest.mark.parametrize(("memory", "momentum"), [("residual", 0.0), ("dgc", 0.0), ("dgc", 0.9)])
+PAIRS = [("residual", 0.0), pytest.param("dgc", 0.0, marks=pytest.mark.long), ("dgc", 0.9)]
+
+
+@pytest.mark.parametrize(("memory", "momentum"), PAIRS)
 @pytest.mark.parametrize("spec", slow_but(QUICK, BOUNDED))
 def test_an_accepted_memory_holds_no_more_than_if_nothing_were_sent(spec, memory, momentum):
     check_fits(make_codec(spec), memory)

@@ -67,6 +67,7 @@ def test_the_core_encodes_and_averages_without_any_extra(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "module"),
     [

@@ -102,7 +102,7 @@ def test_plan_has_only_options_that_a_run_accepts(headlines: Any, tmp_path: Path
         assert (chosen.n, chosen.peak_lr, chosen.epochs) == (2, 0.2, 15)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_in_pieces_has_the_weights_of_a_run_without_a_cut(
     headlines: Any, tmp_path: Path
 ) -> None:

@@ -67,7 +67,7 @@ def imported_for_checkers(module: ModuleType) -> Iterator[str]:
                         yield from (alias.asname or alias.name for alias in line.names)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_checker_knows_every_public_name_and_finds_misspelt_ones(tmp_path):
     right, wrong = tmp_path / "right.py", tmp_path / "wrong.py"
     right.write_text(RIGHT)

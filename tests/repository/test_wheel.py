@@ -88,7 +88,7 @@ def test_an_index_would_take_it(installed):
     check_metadata(installed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_parts_work(installed):
     printed = installed.run("python", "-c", USES)
     assert all(title in printed for title in ("Dense under any codec", "Do not compress", "sgd"))

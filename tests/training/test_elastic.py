@@ -15,7 +15,7 @@ import torch
 from support.crashing_transport import CrashingTransport
 from support.harness import settings, together
 from support.networks import SMALL
-from support.selection import slow_but
+from support.selection import long_but, slow_but
 
 from atomo.errors import PeerLost, TooFewWorkers
 from atomo.training.checkpoints.checkpoint import load, steps
@@ -123,8 +123,11 @@ ROUNDS = [
 ]
 
 
+MOMENTS = long_but([(2, 9)], [(2, 9), (5, 14), (11, 3), (17, 6)])
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("messages", [(2, 9), (5, 14), (11, 3), (17, 6)], ids=str)
+@pytest.mark.parametrize("messages", MOMENTS, ids=str)
 @pytest.mark.parametrize("case", ROUNDS, ids=str)
 def test_a_death_at_any_moment_of_a_round_costs_the_samples_of_the_dead_alone(
     case, messages, tmp_path, monkeypatch
@@ -146,7 +149,7 @@ def test_a_death_at_any_moment_of_a_round_costs_the_samples_of_the_dead_alone(
     assert len(load(tmp_path, 24).workers) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("messages", [(2, 9), (5, 14), (11, 3)], ids=str)
 @pytest.mark.parametrize("code", ["sgd", "topk(ratio=0.1)"])
 def test_a_death_one_round_late_costs_the_rounds_that_no_mean_has(

@@ -111,6 +111,7 @@ def cut(whole: Path, folder: Path, step: int) -> None:
     unfinish(folder)
 
 
+@pytest.mark.long(cases=("{'comm_type': 'ACPSGD'", "{'comm_type': 'Chunked'"))
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_run_resumed_in_the_middle_of_a_round_equals_an_uninterrupted_one(case, tmp_path):

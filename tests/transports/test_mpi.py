@@ -45,6 +45,7 @@ def test_ranks_that_are_content_end_well(results):
     assert results[1].count("MPI's last call was made: True") == 3
 
 
+@pytest.mark.long
 def test_once_a_rank_is_dead_nobody_makes_the_last_call_of_mpi(tmp_path):
     """MPI's last call would wait for ever once all ranks of a host are dead."""
     _, output = run_scenarios(["killed"], tmp_path / "log")

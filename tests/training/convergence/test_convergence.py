@@ -27,6 +27,7 @@ QUICK = ("one worker, 2 bits", "efsignsgd", "randk", "2 of 3", "topk", "ACP-SGD"
 
 @pytest.mark.long(
     cases=(
+        "ACP-SGD",
         "efsignsgd",
         "randk",
         "topk",

@@ -25,8 +25,11 @@ FEW = {"qsgd"}  # test_convergence.py trains others
 
 @pytest.mark.long(
     cases=(
+        "atomo",
         "bf16",
         "chunktopk",
+        "countsketch",
+        "dgc",
         "dragonn",
         "efsignsgd",
         "entrywise",
@@ -38,10 +41,12 @@ FEW = {"qsgd"}  # test_convergence.py trains others
         "randk",
         "rows",
         "signum",
+        "sgd",
         "sketchml",
         "terngrad",
         "threshold",
         "tiletopk",
+        "topk",
     )
 )
 @pytest.mark.parametrize("code", slow_but(FEW, CODECS))

@@ -127,7 +127,7 @@ def remove(folder: Path, step: int) -> None:
         path.unlink()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_checkpoint_that_is_written_again_leaves_the_one_before_it(tmp_path):
     for at in count(1):

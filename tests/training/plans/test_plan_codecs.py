@@ -42,6 +42,7 @@ def choose(
 
 
 @pytest.mark.long(cases=("Allreduce",))
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("comm_type", "n"),
     [pytest.param("ParameterServer", 3, marks=pytest.mark.slow), ("Allreduce", 2)],

@@ -44,6 +44,7 @@ def repeated(folder: Path, into: Path) -> Settings:
     cases=(
         "Allgather0",
         "Allreduce",
+        "ParameterServer",
         "PowerSGD",
     )
 )
@@ -66,7 +67,7 @@ def test_a_run_that_measured_first_is_bit_for_bit_one_that_was_told(case, tmp_pa
         assert all(tensor.equal(theirs[name]) for name, tensor in mine.items())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_goes_on_keeps_its_messages(tmp_path, monkeypatch) -> None:
     short = {**SHORT, "n": 2, "comm_type": "Allgather", "max_steps": 1}
     told = found_by(settings(tmp_path, **short))

@@ -100,7 +100,7 @@ def test_messages_are_those_that_steps_were_shortest_with() -> None:
     assert after_trials(messages, plans, (), flow).cuts == (1, 2)
 
 
-@pytest.mark.long(cases=("Allgather",))
+@pytest.mark.long
 @pytest.mark.usefixtures("short_trials")
 @pytest.mark.parametrize(
     "case", slow_but(CASES[1:], CASES), ids=lambda case: f"{case['comm_type']}-{case['n']}"

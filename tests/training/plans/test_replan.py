@@ -204,7 +204,7 @@ def test_a_run_that_stops_after_a_switch_and_goes_on_has_the_same_bits(
 
 
 @pytest.mark.long(cases=("Allgather",))
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["comm_type"])
 def test_other_messages_carry_on_what_was_kept(
     case: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,7 +42,7 @@ def edit(cloud, id, key, value):
         client.create_tags(Resources=[id], Tags=[{"Key": key, "Value": value}])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("value", ["8h", "", None])
 def test_hours_that_are_no_number_are_an_unknown_fuse(ec2, cloud, pair, value):
     master, worker = pair
@@ -71,7 +71,7 @@ def test_hours_that_are_no_number_are_an_unknown_fuse(ec2, cloud, pair, value):
     assert not everything(cloud)["instances"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_extend_sets_an_unknown_fuse(ec2, cloud, pair, monkeypatch):
     edit(cloud, pair[1], HOURS, "8h")
     monkeypatch.setattr("atomo_cluster.ec2.hosts.ssh.Ssh.run",
@@ -84,7 +84,7 @@ def test_extend_sets_an_unknown_fuse(ec2, cloud, pair, monkeypatch):
     assert [host["max_hours"] for host in after.record["hosts"]] == pytest.approx([9, 9], rel=0.01)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("number", "value"), [(0, "boss"), (1, None)])
 def test_a_role_that_is_none_is_inferred(ec2, cloud, pair, number, value):
     edit(cloud, pair[number], ROLE, value)
@@ -99,7 +99,7 @@ def test_a_role_that_is_none_is_inferred(ec2, cloud, pair, number, value):
     assert not everything(cloud)["instances"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hosts_without_any_role_are_not_taken_for_surplus_workers(ec2, cloud, pair):
     for id in pair:
         edit(cloud, id, ROLE, None)
@@ -112,7 +112,7 @@ def test_hosts_without_any_role_are_not_taken_for_surplus_workers(ec2, cloud, pa
     assert [host["id"] for host in shown.record["hosts"]] == pair
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("edits", "forgotten"),
     [({CLUSTER: None}, False), ({OWNER: ""}, False), ({CLUSTER: "", OWNER: None}, True)],
@@ -141,7 +141,7 @@ def test_a_host_that_lost_its_tags_is_named_counted_and_ended(ec2, cloud, folder
     assert not everything(cloud)["instances"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_host_with_the_tags_of_another_cluster_is_left_to_that_one(ec2, cloud, folder):
     hosts = ec2("launch", "--yes", "--json", *SMALL).record
     moved = hosts[1]["id"]

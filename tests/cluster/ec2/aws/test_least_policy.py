@@ -85,7 +85,7 @@ def test_the_policy_knows_every_command():
     assert set(NEEDS) == set(VERBS)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_look_into_all_regions_takes_the_policy_that_is_printed_for_it(rig, ec2, gate):
     """Checks a policy that `status` alone, bound to the regions of the settings, does not have."""
     use = Tried(("status", "--all-regions"))
@@ -105,7 +105,7 @@ USED = [name for name in COMMANDS if not name.startswith("supervise")]
 FEW = ["launch (spot)", "extend", "shutdown (supervised)"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("use", long_but(FEW, USED))
 def test_a_command_passes_with_the_policy_that_is_printed_for_it(
     use, rig, ec2, cloud, folder, gate
@@ -177,7 +177,7 @@ def make_end_role(ec2, cloud, *words):
             getattr(iam, command.replace("-", "_"))(**values)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ends_by_aws_pass_with_the_policy_and_each_of_their_statements_is_needed(
     rig, ec2, cloud, gate
 ):
@@ -202,7 +202,7 @@ def test_ends_by_aws_pass_with_the_policy_and_each_of_their_statements_is_needed
     assert not cloud.moto.client("scheduler").list_schedules()["Schedules"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_supervisor_passes_with_the_policy_of_the_masters_role(supervisor, gate):
     assert supervisor()[0] == 0
     assert {one.action for one in gate.refused} <= LOOKS
@@ -210,7 +210,7 @@ def test_a_supervisor_passes_with_the_policy_of_the_masters_role(supervisor, gat
     assert template["IamInstanceProfile"]["Name"].endswith("-hosts")  # as the first workers have
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_masters_role_may_launch_on_demand_workers_where_there_are_no_others(
     supervisor, gate, monkeypatch
 ):

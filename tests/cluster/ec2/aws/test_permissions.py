@@ -6,7 +6,7 @@ from cluster.ec2.support.cloud import Reply, refusal
 from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.aws.permissions import principal
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 ROLE = "<R><GetRoleResult><Role><Arn>arn:aws:iam::1:role/path/T</Arn></Role></GetRoleResult></R>"
 SESSION = "arn:aws:sts::1:assumed-role/T/session"

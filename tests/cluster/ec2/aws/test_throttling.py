@@ -6,7 +6,7 @@ from cluster.ec2.support.cloud import everything, refusal
 
 from atomo_cluster.ec2.aws.client import session
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SLOW_DOWN = refusal("RequestLimitExceeded", "Request limit exceeded.")
 

@@ -16,7 +16,7 @@ from cluster.ec2.support.lab import start
 from atomo_cluster.ec2.cli import COMMANDS as VERBS
 from atomo_cluster.ec2.supervisor.event_log import LOST, STARTED, EventLog
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 CASES = [
     Case("launch", "RunInstances", 2, "lost"),
@@ -116,7 +116,7 @@ def tried(ec2, cloud, folder):
         yield once
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.command}-{case.call}-{case.kind}")
 def test_what_a_fault_comes_to_is_what_the_page_says(tried, case):
     found = tried(case)
@@ -124,7 +124,7 @@ def test_what_a_fault_comes_to_is_what_the_page_says(tried, case):
     assert has(in_page()[case.call][found.code], case.command)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hosts_that_nobody_was_told_of_are_seen(tried, monkeypatch):
     """A launch that does not clean up after a lost answer."""
     monkeypatch.setattr("atomo_cluster.ec2.launch.launching.roll_back", lambda *_: None)

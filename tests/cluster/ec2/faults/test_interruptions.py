@@ -15,7 +15,7 @@ from atomo_cluster.ec2.aws.client import Aws
 from atomo_cluster.ec2.cli import COMMANDS as VERBS
 from atomo_cluster.ec2.targets.interruption import SILENT
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 class Interruption:

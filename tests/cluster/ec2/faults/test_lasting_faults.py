@@ -17,7 +17,7 @@ from atomo_cluster.ec2.supervisor.event_log import EventLog
 from atomo_cluster.ec2.supervisor.loop import Supervisor
 from atomo_cluster.errors import CloudError, ConfigError, NotReady
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 HOUR = 0.096 + 100 * 0.08 / 730 + 0.005

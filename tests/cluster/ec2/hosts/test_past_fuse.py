@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from cluster.ec2.support.lab import start
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 SMALL = ("--n-workers", "1")
 

@@ -16,7 +16,7 @@ from atomo_cluster.ec2.supervisor.event_log import Event, EventLog
 from atomo_cluster.ec2.supervisor.results import FETCHED, LocalResults, S3Results, SyncRound
 from atomo_cluster.errors import CloudError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PLACE = "s3://results-of-tests/runs/one"
 CHECKPOINT = bytes(range(256)) * 40

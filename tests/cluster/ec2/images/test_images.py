@@ -9,7 +9,7 @@ from atomo_cluster.ec2.aws.tags import IMAGE
 from atomo_cluster.ec2.hosts.ssh import Answer
 from atomo_cluster.ec2.images.baked import named_in
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005, "snapshot": 0.05}
 
@@ -36,7 +36,7 @@ def ours(cloud):
     return [one["ImageId"] for one in images], [one["SnapshotId"] for one in found]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_image_is_baked_used_shown_and_deleted(ec2, cloud, commands):
     cloud.prices = PRICES
     missing = ec2("plan", "--image-id", "baked")
@@ -63,7 +63,7 @@ def test_an_image_is_baked_used_shown_and_deleted(ec2, cloud, commands):
     assert everything(cloud)["instances"] == set()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_faults_leave_no_image_that_nobody_was_told_of(ec2, cloud, commands):
     start(cloud, "master")
 

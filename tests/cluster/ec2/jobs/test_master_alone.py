@@ -5,7 +5,7 @@ from cluster.ec2.support.lab import start
 
 from atomo_cluster.ec2.hosts.ssh import Answer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 JOB = "3\trunning\t\t10\t11\t\truns/job-3\t--epochs 2\n"
 
 

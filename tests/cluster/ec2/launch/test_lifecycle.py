@@ -16,7 +16,9 @@ from atomo_cluster.ec2.aws.tags import CLUSTER, OWNER
 pytestmark = pytest.mark.slow
 
 SPOT = ("--method", "spot")
-both_ways = pytest.mark.parametrize("method", ["spot", "on-demand"])
+both_ways = pytest.mark.parametrize(
+    "method", ["spot", pytest.param("on-demand", marks=pytest.mark.long)]
+)
 
 
 def ids(result):

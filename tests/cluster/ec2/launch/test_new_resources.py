@@ -7,7 +7,7 @@ import os
 import pytest
 from cluster.ec2.support.cloud import Reply, everything, refusal
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 DENIED = refusal("UnauthorizedOperation", "You may not")
 LOST = refusal("IncompleteSignature", "the answer was lost on the way")

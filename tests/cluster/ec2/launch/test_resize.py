@@ -5,11 +5,10 @@ from cluster.ec2.support.cloud import everything, refusal
 
 from atomo_cluster.ec2.aws.tags import CLUSTER
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_cluster_becomes_larger_and_smaller(ec2, cloud):
     assert ec2("resize", "3", "--yes").code == 10
     first = [one["id"] for one in ec2("launch", "--yes", "--json", "--tags", "team=a b").record]
@@ -30,7 +29,7 @@ def test_a_cluster_becomes_larger_and_smaller(ec2, cloud):
     assert ec2("shutdown", "--yes").code == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hosts_that_do_not_end_are_named(ec2, cloud):
     last = ec2("launch", "--yes", "--json").record[-1]["id"]
     cloud.on("TerminateInstances", refusal("UnauthorizedOperation", "You may not"))
@@ -39,7 +38,7 @@ def test_hosts_that_do_not_end_are_named(ec2, cloud):
     assert f"these may still be there, and cost: {last}" in done.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_that_is_made_carries_the_tags_of_the_settings(ec2, cloud):
     assert ec2("launch", "--yes", "--tags", "team=vision, run=7").code == 0
     client = cloud.moto.client()

@@ -5,7 +5,7 @@ owner whom AWS does not name, a limit that a complete cluster exceeds.
 import pytest
 from cluster.ec2.support.cloud import UBUNTU, everything, refusal
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 NO_STS = refusal("ServiceUnavailable", "try later")

@@ -9,7 +9,7 @@ from cluster.ec2.support.lab import start
 from atomo_cluster.ec2.hosts.scripts import SCRIPTS
 from atomo_cluster.ec2.hosts.ssh import Answer
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PRICES = {"m5.large": 0.096, "gp3": 0.08, "address": 0.005}
 HOUR = 0.096 + 100 * 0.08 / 730 + 0.005

@@ -17,7 +17,7 @@ from atomo_cluster.ec2.aws.tags import ClusterTags
 from atomo_cluster.ec2.hosts.ssh import Answer
 from atomo_cluster.ec2.places.aws_ends import AFTER
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 OWNED = ClusterTags("test", "user/moto")
 TARGET = "arn:aws:scheduler:::aws-sdk:ec2:terminateInstances"

@@ -53,7 +53,7 @@ def test_a_place_sees_its_account_and_endpoint():
     assert not Place("", "us-east-1").sees(Place("1", "us-east-1"))  # STS does not answer
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_verb_finds_the_hosts_in_the_region_of_the_ledger(ec2, cloud, folder, west):
     assert {(entry["account"], entry["region"], entry["endpoint"]) for entry in ledger(folder)} == {
         (ACCOUNT, "us-west-2", f"{cloud.url}")
@@ -86,7 +86,7 @@ def test_every_verb_finds_the_hosts_in_the_region_of_the_ledger(ec2, cloud, fold
     assert after["usd_per_hour"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_region_that_refuses_is_not_taken_for_empty(ec2, cloud, folder, west, monkeypatch):
     answer = cloud.answer
 
@@ -106,7 +106,7 @@ def test_a_region_that_refuses_is_not_taken_for_empty(ec2, cloud, folder, west, 
     assert alive_in_ledger(folder) == west
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hosts_in_another_account_may_run_and_are_named(ec2, cloud, folder, west, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "other")
     for verb in ("status", "cost"):
@@ -141,7 +141,7 @@ def rehearse(folder, endpoint, account=ACCOUNT):
     (folder / LEDGER).write_text(json.dumps([vars(entry)]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_left_over_endpoint_is_named_with_what_to_do(ec2, cloud, folder):
     old = "http://127.0.0.1:1"
     rehearse(folder, old)
@@ -160,7 +160,7 @@ def test_a_left_over_endpoint_is_named_with_what_to_do(ec2, cloud, folder):
     assert "the ledger has no hosts there" in unknown.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hosts_of_aws_itself_are_not_looked_for_at_an_emulator(ec2, cloud, folder):
     rehearse(folder, "")
     done = ec2("shutdown", "--yes")
@@ -177,7 +177,7 @@ def test_an_emulator_that_has_ended_is_named(ec2, cloud, monkeypatch):
     assert "AWS_ENDPOINT_URL is http://127.0.0.1:1: where that was the emulator" in done.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_end_of_one_of_two_clusters_leaves_the_others_ledger(ec2, cloud, folder, west):
     more = ec2("launch", "--yes", "--json", "--n-workers", "1", *EAST)
     assert more.code == 0, more.err
@@ -195,7 +195,7 @@ def test_the_end_of_one_of_two_clusters_leaves_the_others_ledger(ec2, cloud, fol
     assert "`shutdown --region us-west-2` ends them" in done.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_shutdown_without_a_region_names_the_other_cluster(ec2, cloud, folder, west):
     assert ec2("launch", "--yes", "--n-workers", "1", *EAST).code == 0
     done = ec2("shutdown", "--yes")
@@ -205,7 +205,7 @@ def test_a_shutdown_without_a_region_names_the_other_cluster(ec2, cloud, folder,
     assert "2 hosts of test run in us-west-2 and cost too" in done.err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_ledger_without_places_is_that_of_the_settings(ec2, cloud, folder):
     cloud.prices = PRICES
     assert ec2("launch", "--yes", "--n-workers", "1").code == 0
@@ -222,7 +222,7 @@ def test_a_ledger_without_places_is_that_of_the_settings(ec2, cloud, folder):
     assert not alive_in_ledger(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_owners_part_of_the_ledger_stays(ec2, cloud, folder):
     for owner in ("ana", "bob"):
         write_cluster(folder / "cluster.yaml", state_dir=str(folder / "state"), owner=owner,
@@ -235,7 +235,7 @@ def test_another_owners_part_of_the_ledger_stays(ec2, cloud, folder):
     assert {entry["owner"] for entry in ledger(folder) if not entry["ended"]} == {"ana"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_regions_show_the_cluster_and_whatever_else_its_owner_has(
     ec2, cloud, folder, west, monkeypatch
 ):

@@ -7,7 +7,7 @@ from cluster.ec2.support.cloud import write_cluster
 
 from atomo_cluster.ec2.aws.tags import ClusterTags
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 EAST, WEST = ("--region", "us-east-1"), ("--region", "us-west-2")
 

@@ -105,7 +105,7 @@ def test_a_job_is_not_started_twice_where_its_folder_fails(tmp_path):
         job.running  # noqa: B018
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_night_with_a_folder_that_hangs_ends_by_autostop_or_by_money(tmp_path):
     with rig(tmp_path) as (ec2, cloud):
         report = timed(ec2, cloud, tmp_path, "hangs", hangs=range(20, 999))

@@ -14,7 +14,7 @@ from atomo_cluster.ec2.launch.replacements import show_replacements
 from atomo_cluster.ec2.targets.selection import inner_network
 from atomo_cluster.errors import CloudError, NotReady
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 PRICES = {"m5.large": 0.096, "m6i.large": 0.09, "gp3": 0.08, "address": 0.005}
 SPOT = {"name": "test", "worker_method": "spot", "method": "", "supervise": True, "max_usd": 5.0,

@@ -34,7 +34,7 @@ def test_a_night_with_seven_hours_without_capacity_takes_all_steps(tmp_path):
     assert 30 <= kinds.count("waiting") == report.requests < 110
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_needs_all_workers_costs_no_more_than_autostop_without_capacity(tmp_path):
     with rig(tmp_path) as (ec2, cloud):
         report = timed(ec2, cloud, tmp_path, "all five needed", "--min-workers", "5")

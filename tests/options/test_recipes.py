@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+import atomo
 from atomo.codecs import CODECS, make_codec
 from atomo.config.settings import Settings
 from atomo.core.arguments import parse_arguments, to_arguments
 from atomo.errors import ConfigError
+from atomo.hooks.options.hook_options import DEFAULTS
+from atomo.hooks.options.resolve import config_of
 from atomo.options.local_recipes import LOCAL_RECIPES, RUN_RECIPES
 from atomo.options.outer import parse_outer
 from atomo.options.recipes import RECIPES
@@ -95,6 +98,25 @@ def test_an_unknown_recipe_gets_the_nearest():
         read("--recipe=dgs")
     with pytest.raises(ConfigError, match=r"Settings\.from_recipe"):
         Settings(recipe="dgc")
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer"),
+    [
+        ("onebit-adam", "onebit_adam"),
+        ("1-bit-Adam", "onebit_adam"),
+        ("ZeroOneAdam", "zero_one_adam"),
+        ("0/1-adam", "zero_one_adam"),
+        ("onebit_lamb", "onebit_lamb"),
+    ],
+)
+def test_a_method_that_is_an_optimizer_is_named(name, optimizer):
+    message = rf"recipe '{name}' is an optimizer and no recipe: call `atomo\.{optimizer}`"
+    assert optimizer in atomo.__all__
+    with pytest.raises(ConfigError, match=message):
+        read(f"--recipe={name}")
+    with pytest.raises(ConfigError, match=message):
+        config_of(None, {**DEFAULTS, "recipe": name})
 
 
 def test_warm_up_epochs_become_a_schedule():

@@ -36,7 +36,7 @@ TEXTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 # tests/hooks/test_examples.py runs these on several ranks, except those of FSDP2, which
 # tests/hooks/fsdp_ranks.py, local_fsdp.py and sharding/ cover.
 SEVERAL = {
-    "ddp", "fsdp_reduce_scatter", "own_loop", "with_accelerate", "with_fsdp",
+    "ddp", "fsdp_reduce_scatter", "onebit_adam", "own_loop", "with_accelerate", "with_fsdp",
     *(f"local_{loop}" for loop in ("steps", "ddp", "fsdp", "accelerate", "trainer", "lightning")),
 }  # fmt: skip
 EXTRA = {"with_lightning", "with_ray"}  # of tests/hooks/test_frameworks.py and test_ray.py

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from atomo.core.names import resolve
-from atomo.options.recipes import RECIPES, Recipe, recipe
+from atomo.options.recipes import RECIPES, Recipe, find_recipe, recipe
 
 __all__ = ["INNER", "LOCAL_RECIPES", "RUN_RECIPES", "run_recipe"]
 
@@ -136,4 +135,4 @@ def run_recipe(name: str) -> Recipe:
     Raises:
         ConfigError: no recipe has this name.
     """
-    return RUN_RECIPES[resolve("recipe", name, RUN_RECIPES)]
+    return RUN_RECIPES[find_recipe(name, RUN_RECIPES)]

@@ -3,14 +3,16 @@
 `atomo train --recipe dgc` is a shorthand for flags, and flags that are given go first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, final
 
 from atomo.codecs.sparse.dgc import WARM_UP
+from atomo.core.names import fold, resolve
+from atomo.errors import ConfigError
 
-__all__ = ["RECIPES", "Recipe"]
+__all__ = ["RECIPES", "Recipe", "find_recipe"]
 
 
 @final
@@ -71,3 +73,26 @@ RECIPES: Final[Mapping[str, Recipe]] = MappingProxyType(
         "lss": recipe("Ge et al., CLUSTER 2021", code="lss"),
     }
 )
+# Spellings of methods that need more than a codec and a memory: the variance is frozen, ranks
+# average the momentum, and the owner of a piece has an error of the mean.
+OPTIMIZERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **dict.fromkeys(("onebitadam", "1bitadam"), "onebit_adam"),
+        **dict.fromkeys(("zerooneadam", "01adam"), "zero_one_adam"),
+        **dict.fromkeys(("onebitlamb", "1bitlamb"), "onebit_lamb"),
+    }
+)
+
+
+def find_recipe(name: str, known: Iterable[str]) -> str:
+    """Returns the spelling in `known` of the name of a recipe.
+
+    Raises:
+        ConfigError: no recipe has this name. A method that is an optimizer of `atomo` is named.
+    """
+    if optimizer := OPTIMIZERS.get(fold(name)):
+        raise ConfigError(
+            f"recipe {name!r} is an optimizer and no recipe: call `atomo.{optimizer}` in a "
+            "training loop that torchrun or mpirun starts; a recipe like it is 'onebit'"
+        )
+    return resolve("recipe", name, known)

@@ -23,6 +23,7 @@ from atomo.memory import NoMemory, applies_momentum, check_no_momentum, memory_w
 from atomo.options.fragments import Fragments, count_fragments
 from atomo.options.local_recipes import INNER, LOCAL_RECIPES
 from atomo.options.outer import AUTO, Outer, OuterSGD, automatic_outer, parse_outer
+from atomo.options.recipes import find_recipe
 from atomo.options.rounds import TRANSFORMS, UNSENT, Rounds
 
 __all__ = ["LocalConfig", "local_config"]
@@ -100,7 +101,7 @@ def of_recipe(name: object) -> dict[str, Any]:
         raise ConfigError(f"recipe must be a name, got {described(name)}")
     if not name:
         return {}
-    settings = LOCAL_RECIPES[resolve("recipe", name, LOCAL_RECIPES)].settings
+    settings = LOCAL_RECIPES[find_recipe(name, LOCAL_RECIPES)].settings
     options = {key: value for key, value in settings.items() if key not in INNER}
     return {**options, "every": options.pop("local_steps")}
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from atomo.codecs import Codec
-from atomo.core.names import resolve
 from atomo.errors import ConfigError
 from atomo.hooks.adapter.chunks import DensePolicy
 from atomo.hooks.code_spec import parse_code
@@ -12,7 +11,7 @@ from atomo.hooks.options.checks import check_options, host_rule
 from atomo.hooks.options.hook_config import HookConfig
 from atomo.hooks.options.hook_options import DEFAULTS, CommonOptions, HookOptions, RoundOptions
 from atomo.hooks.states.own_memory import momentum_of
-from atomo.options.recipes import RECIPES
+from atomo.options.recipes import RECIPES, find_recipe
 from atomo.options.schedule import phases, warm_up_schedule
 
 __all__ = ["check_recipe", "config_of"]
@@ -68,7 +67,7 @@ def coding(code: str | Codec[Any] | None, options: HookOptions) -> dict[str, Any
             range.
     """
     check(code, options)
-    name = resolve("recipe", options["recipe"], RECIPES) if options["recipe"] else ""
+    name = find_recipe(options["recipe"], RECIPES) if options["recipe"] else ""
     settings: Mapping[str, Any] = RECIPES[name].settings if name else {"code": code}
     memory = options["memory"]
     if memory == "auto":

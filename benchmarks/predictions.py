@@ -27,7 +27,13 @@ from atomo.core.plotting import pyplot_for
 from atomo.launch.jobs.mpirun import python_command
 
 RANK: Final = str(Path(__file__).with_name("predictions_rank.py"))
-RATES: Final = ("10mbit", "100mbit", "1gbit", "none")
+LINKS: Final = {
+    "10mbit": "10 Mbit/s",
+    "100mbit": "100 Mbit/s",
+    "1gbit": "1 Gbit/s",
+    "none": "no limit",
+}
+RATES: Final = (*LINKS,)
 UNLIMITED: Final = "100gbit"
 NETWORKS: Final = ("LeNet", "ResNet20", "ResNet18")
 QUICK: Final = ("sgd", "bf16", "svd(rank=3)", "efsignsgd", "topk(ratio=0.01)", "randk")
@@ -147,7 +153,7 @@ def draw(path: str, rows: list[dict[str, Any]]) -> None:
                 marker=marker,
                 s=18,
                 color=f"C{RATES.index(rate)}",
-                label=f"{rate}, {comm_type}",
+                label=f"{LINKS[rate]}, {comm_type}",
             )
     ends = [min(1e3 * r["measured_s"] for r in rows), max(1e3 * r["measured_s"] for r in rows)]
     axes.plot(ends, ends, color="grey", linewidth=0.8)

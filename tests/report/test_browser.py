@@ -127,10 +127,21 @@ def test_texts_of_pictures_lie_within_them(page, tmp_path):
     assert json.loads(measured(page, tmp_path, script, "--window-size=1280,1000")) == []
 
 
-@pytest.mark.parametrize("options", [(), DARK], ids=["light", "dark"])
-@pytest.mark.parametrize("kind", ["run", "comparison"])
-def test_axe_finds_nothing(page, tmp_path, options, kind):
+def as_printed(page: Path) -> str:
+    """Returns a page that has on a screen the style of its print."""
+    assert page.read_text().count("@media print") == 1
+    return page.read_text().replace("@media print", "@media all")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("run", ()), ("run", DARK), ("comparison", ()), ("comparison", DARK), ("printed", DARK)],
+    ids=["run-light", "run-dark", "comparison-light", "comparison-dark", "printed"],
+)
+def test_axe_finds_nothing(page, tmp_path, kind, options):
     package = pytest.importorskip("axe_core_python", reason="NOT TESTED: no axe-core-python here")
+    if kind == "printed":
+        page.write_text(as_printed(page))
     if kind == "comparison":
         runs = [write_run(tmp_path / n, settings=Settings(code=n)) for n in ("topk", "qsgd", "sgd")]
         page.write_text(comparison_html(runs))
@@ -153,6 +164,18 @@ def test_a_page_prints(page, tmp_path):
     browse(page, tmp_path, f"--print-to-pdf={path}")
     assert path.read_bytes().startswith(b"%PDF")
     assert path.stat().st_size > 10_000
+
+
+def test_a_table_and_its_header_stay_on_one_printed_page(page, tmp_path):
+    page.write_text(as_printed(page))
+    script = """
+    const tables = [...document.querySelectorAll("table")];
+    const breaks = tables.map(table => getComputedStyle(table).breakInside);
+    document.getElementById("measured").textContent = JSON.stringify(breaks);
+    """
+    breaks = json.loads(measured(page, tmp_path, script))
+    assert len(breaks) > 3
+    assert {*breaks} == {"avoid"}  # a table longer than a page is broken all the same
 
 
 def test_the_colour_scheme_of_the_reader_is_used(page, tmp_path):

@@ -1,6 +1,5 @@
 """The scripts behind the pictures and samples of the documents."""
 
-import json
 import re
 import runpy
 from importlib import import_module
@@ -35,18 +34,6 @@ def test_the_picture_of_the_codecs_has_a_row_and_a_full_label_for_each(tmp_path,
     assert len([text for text in error.texts if "vote" in text.get_text()]) == len(votes) > 0
     monkeypatch.undo()
     pyplot.close("all")
-
-
-@pytest.fixture
-def run(tmp_path):
-    steps = [
-        {"step": n, "loss": 1 / n, "step_s": 0.5, "up_bytes": 1000, "dense_bytes": 4000}
-        for n in range(1, 11)
-    ]
-    tests = [{"step": 5, "top1": 0.5}, {"step": 10, "top1": 0.75}]
-    for name, records in (("metrics", steps), ("evaluations", tests)):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    return tmp_path
 
 
 def test_a_sample_has_the_first_steps_and_the_last():

@@ -147,6 +147,19 @@ def test_every_picture_has_a_text_for_those_who_do_not_see_it():
 
 
 @pytest.mark.slow
+def test_landmarks_headings_and_scrolling_parts_have_what_readers_of_screens_need(site):
+    """These are what axe-core found in pages of the theme."""
+    for path in site.joinpath("docs").rglob("*.html"):
+        text = path.read_text()
+        assert 'role="heading" aria-level="2"' in text
+        assert not re.search(
+            r'role="heading">|<aside class="|<pre>|<div class="table-wrapper', text
+        )
+
+
+@pytest.mark.slow
 def test_the_site_builds_and_every_link_leads_somewhere(site):
     assert len([*site.rglob("*.html")]) > 25
     assert not [*broken(site)]
+    start = Links((site / "docs" / "index.html").read_text()).targets
+    assert {place.replace(".md", ".html") for place, _ in QUESTIONS.values()} <= {*start}

@@ -51,6 +51,49 @@ def test_a_master_has_the_bits_of_replicas(down, tmp_path):
     assert same(served, replicas)
 
 
+STREAMS = [
+    {"fragments": 2, "overlap": "1", "mix": "0.5", "local_steps": "4"},
+    {"mix": "0.25"},
+    {"overlap": "1"},
+    {"fragments": 2, "local_steps": "4", "outer": OUTER, "down": "updates"},
+    {"transform": "dct", "code": "tiletopk", "memory": "residual(decay=0.95)"},
+]
+
+
+@pytest.mark.parametrize("case", slow_but(STREAMS[:1], STREAMS), ids=str)
+def test_fragments_overlap_mix_and_transform_have_the_bits_of_replicas(case, tmp_path):
+    common = {"optimizer": "adam", "max_steps": 10, "eval_freq": 100} | case
+    served = ended(local(tmp_path / "served", **common))
+    without = {name: value for name, value in common.items() if name != "down"}
+    replicas = ended(local(tmp_path / "replicas", n=2, comm_type="Allgather", **without))
+    assert served.model.keys() == replicas.model.keys()
+    assert all(served.model[name].equal(replicas.model[name]) for name in served.model)
+    assert same(served, replicas)
+
+
+@pytest.mark.parametrize("case", slow_but(STREAMS[:1], STREAMS), ids=str)
+def test_a_run_resumed_between_two_fragments_equals_an_uninterrupted_one(case, tmp_path):
+    every = 2 if "fragments" in case else 3
+    common = {"optimizer": "adam", "max_steps": 10, "eval_freq": every} | case
+    whole = ended(local(tmp_path / "whole", **common))
+    cut(tmp_path / "whole", tmp_path / "parts", 6)
+    assert same(whole, ended(local(tmp_path / "parts", **common)))
+
+
+@pytest.mark.parametrize("down", slow_but(["updates"], ["updates", "weights", "delta(bf16)"]))
+def test_batch_norm_statistics_are_averaged_at_each_exchange(down, tmp_path):
+    common = {"network": "networks:normed", "code": "sgd", "outer": "sgd(lr=1)", "eval_freq": 100}
+    served = ended(local(tmp_path / "served", down=down, **common))
+    replicas = ended(local(tmp_path / "replicas", n=2, comm_type="Allgather", **common))
+    assert any("running_var" in name for name in served.model)
+    near = 1e-6 if down != "delta(bf16)" else 0.02
+    assert largest_difference(served.model, replicas.model) < near
+    first, second = served.workers
+    names = [name for name in first if "running" in name]
+    assert names
+    assert all(not first[name].equal(second[name]) for name in names)  # of their last round
+
+
 def test_one_worker_trains_as_without_local_steps(tmp_path):
     common = {"n": 2, "code": "sgd"}
     plain = ended(local(tmp_path / "plain", **(common | {"local_steps": "1"})))

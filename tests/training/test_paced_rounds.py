@@ -1,8 +1,8 @@
 """Rounds of a given time: laws by clocks of the test, one for each rank."""
 
 import json
-from collections.abc import Callable, Sequence
-from itertools import count, islice
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +19,10 @@ from atomo.exchange.engine.pipeline import Pipeline
 from atomo.training.checkpoints.checkpoint import Snapshot, load
 from atomo.training.job.batch_deal import counts, deal, steps_in
 from atomo.training.job.job import make_job
-from atomo.training.loop import paced_rounds
 from atomo.training.loop.anchored_exchange import AnchoredExchange
 from atomo.training.loop.paced_rounds import PacedRounds
 
 MEAN = "sgd(lr=1)"
-Clocks = Callable[..., None]
-
-
-@pytest.fixture
-def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    """Gives each rank a clock by which each of its local steps takes the same time."""
-
-    def use(*seconds: float) -> None:
-        def clock_of(rank: int) -> Callable[[], float]:
-            ticks = count(0.0, seconds[rank])
-            return lambda: next(ticks)
-
-        monkeypatch.setattr(paced_rounds, "clock_of", clock_of)
-
-    return use
 
 
 def paced(train_dir: Path, **changes: object) -> Settings:
@@ -263,8 +247,7 @@ def test_a_rank_that_joins_has_the_median_speed(tmp_path):
     paces = PacedRounds(make_job(paced(tmp_path, n=3, max_steps=100), 3), 0)
     paces.begin(1)
     speeds = {0: 0.1, 1: 0.2, 2: 0.4}
-    reports = {rank: Report(0.0, 0.0, 96.0, s, 0.0, 0.0, 0.0) for rank, s in speeds.items()}
-    paces.advance(reports)
+    paces.advance(speeds)
     assert paces.at(4).steps == steps_in(0.5, [0.1, 0.2, 0.4])
     assert paces.steps_of((0, 3, 2), (0, 3, 2)) == tuple(counts([0.1, 0.2, 0.4], 2))
 
@@ -277,7 +260,6 @@ def test_a_damaged_pace_is_refused(values, tmp_path):
 
 
 REFUSED = [
-    ({"comm_type": "ParameterServer"}, "without a master"),
     ({"local_steps": "0: 2; 1: 3"}, "several numbers of steps"),
     ({"outer_mean": "senders"}, "counts the senders"),
     ({"fragments": 3}, "have no --fragments 3"),

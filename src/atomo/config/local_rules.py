@@ -48,20 +48,24 @@ def check_local_steps(local: LocalOptions, comm_type: str) -> None:
     if local.has_rounds and local.outer_mean.lower() == SENDERS:
         check_senders(local, comm_type)
     if local.has_rounds and local.seconds:
-        check_seconds(local, phases, comm_type)
+        check_seconds(local, phases)
     if local.has_rounds and has_master(comm_type):
         check_master(local, comm_type)
 
 
 def check_master(local: LocalOptions, comm_type: str) -> None:
     """Raises ConfigError for rounds that need a run without a master."""
-    streams = local.fragments > 1 or local.overlap or local.mix
-    if streams or local.transform.lower() != "none":
+    other = "give a --comm-type without a master, such as Allgather"
+    if local.is_late:
         raise ConfigError(
-            f"--fragments {local.fragments}, --overlap {local.overlap}, --mix {local.mix}, "
-            f"--transform {local.transform}: with --comm-type {comm_type} a worker waits for the "
-            "anchor of the whole model; leave them out, or give a --comm-type without a master, "
-            "such as Allgather"
+            f"--overlap {local.overlap}: with --comm-type {comm_type} a checkpoint has all workers "
+            "at one step, and one round late they are a round ahead of the anchor; give fewer "
+            f"steps than a round, or {other}"
+        )
+    if local.mix == UNSENT:
+        raise ConfigError(
+            f"--mix {UNSENT}: with --comm-type {comm_type} a worker gets the anchor, and does not "
+            f"know which of its entries were sent; give a share in 0..1, or {other}"
         )
 
 
@@ -75,14 +79,9 @@ def check_senders(local: LocalOptions, comm_type: str) -> None:
         )
 
 
-def check_seconds(local: LocalOptions, phases: Sequence[LocalPhase], comm_type: str) -> None:
+def check_seconds(local: LocalOptions, phases: Sequence[LocalPhase]) -> None:
     """Raises ConfigError for options that contradict rounds of a given time."""
     given = f"--local-seconds {local.seconds:g}"
-    if has_master(comm_type):
-        raise ConfigError(
-            f"{given}: with --comm-type {comm_type} a worker takes the steps that the master "
-            "asked for; give a --comm-type without a master, such as Allgather"
-        )
     if longest_round(local.steps) == 1:
         raise ConfigError(
             f"{given}: rounds of 1 step have no time of their own; give --local-steps above 1"

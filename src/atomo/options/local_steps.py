@@ -55,6 +55,11 @@ class LocalOptions:
         return every > 1 or not is_plain or is_sign(self.outer)
 
     @property
+    def streams(self) -> bool:
+        """True if workers keep a part of their own weights at the end of a round."""
+        return self.fragments > 1 or bool(self.overlap) or bool(self.mix)
+
+    @property
     def is_late(self) -> bool:
         """True if the mean of a round is applied one round late."""
         phases = local_phases(self.steps)

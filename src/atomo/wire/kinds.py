@@ -83,6 +83,10 @@ class Kind(IntEnum):
     EPOCH = 23
     """rank to rank | none: the later frames of this rank belong to the epoch in the field of the
     step"""
+    PACE = 24
+    """master to worker | int64 [2]: the first and the last step of a round of local steps; float64
+    [workers of the round]: the seconds of a local step of each, in the order of MEMBERS, by which
+    they divide its batches"""
 
 
 class Flag(IntFlag):

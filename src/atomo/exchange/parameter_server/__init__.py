@@ -20,6 +20,7 @@ associative, and equal runs must give equal bits.
 
 from atomo.exchange.parameter_server.client import Client, Command
 from atomo.exchange.parameter_server.follower import Follower
+from atomo.exchange.parameter_server.frames.messages import Pace
 from atomo.exchange.parameter_server.gradient_counts import GradientCounts
 from atomo.exchange.parameter_server.server import Server
 from atomo.exchange.parameter_server.step_deadline import StepLimits
@@ -35,6 +36,7 @@ __all__ = [
     "DifferenceCoder",
     "Follower",
     "GradientCounts",
+    "Pace",
     "Server",
     "StepLimits",
     "SyncInputs",

@@ -1,7 +1,7 @@
 """Worker's end of the parameter server."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -12,7 +12,13 @@ from torch import Tensor
 from atomo.errors import FrameError
 from atomo.exchange.compressor import Compressor
 from atomo.exchange.parameter_server.follower import Follower
-from atomo.exchange.parameter_server.frames.messages import RAW, read_members, read_weights
+from atomo.exchange.parameter_server.frames.messages import (
+    RAW,
+    Pace,
+    read_members,
+    read_pace,
+    read_weights,
+)
 from atomo.exchange.parameter_server.frames.relay import (
     ChainBroken,
     broken_frame,
@@ -66,6 +72,7 @@ class Client:
         follower: Follower | None = None,
         dtype: torch.dtype = torch.float32,
         is_spare: bool = False,
+        on_pace: Callable[[int, Pace], None] | None = None,
     ) -> None:
         """Starts a client that waits for its first command.
 
@@ -78,8 +85,10 @@ class Client:
             follower: applies the master's steps; None if all weights arrive at each step.
             dtype: of whole weights in frames.
             is_spare: True for a spare, which gets no frame before it takes a slot.
+            on_pace: receives number and pace of a round that the master determined; None: rounds
+                have a given number of steps.
         """
-        self._transport = transport
+        self._transport, self._on_pace = transport, on_pace
         self._entries = entries
         self._compressor = compressor
         self._follower, self._dtype = follower, dtype
@@ -146,6 +155,9 @@ class Client:
                 return frame, header, follow_s
             if header.kind is Kind.MEMBERS:
                 self._workers = read_members(frame, self._transport.rank, self._transport.size - 1)
+                continue
+            if header.kind is Kind.PACE and self._on_pace is not None:
+                self._on_pace(header.step, read_pace(frame, self._transport.size - 1))
                 continue
             if header.kind not in SYNC_FRAMES:
                 raise FrameError(f"the master sent a {header.kind.name}, which is no command")

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atomo.errors import FrameError, TooFewWorkers
-from atomo.exchange.parameter_server.frames.commands import CommandSender
+from atomo.exchange.parameter_server.frames.commands import CommandSender, Deal
 from atomo.exchange.parameter_server.frames.frame_receiver import FrameReceiver
 from atomo.exchange.parameter_server.frames.gradient_router import GradientRouter
 from atomo.exchange.parameter_server.frames.refusals import Refusals
@@ -85,6 +85,7 @@ class Server:
         self._initial_shares = (1 / (len(self._workers) if late_counts else needed),)
         self._deadline = StepDeadline(limits)
         self._step, self._local_steps = 0, 1
+        self._deal: Deal | None = None
         self._counted_step: CountedStep | None = None
         self._agreement = ScaleAgreement(self._commands)
         self._refusals = Refusals(
@@ -100,15 +101,18 @@ class Server:
         self._round_states = RoundStates(self._members)
         self._states = WorkerStates(self._members, self._commands, self._receiver, self._refuse)
 
-    def expect(self, buckets: Sequence[Bucket], local_steps: int = 1) -> None:
+    def expect(
+        self, buckets: Sequence[Bucket], local_steps: int = 1, deal: Deal | None = None
+    ) -> None:
         """Sets the buckets from the next step on: the same layout, perhaps other codecs.
 
         Args:
             buckets: with the codecs.
             local_steps: number of steps that workers take alone before they send a difference of
                 weights; a step of the server is then a round.
+            deal: divides the samples of a round by the speeds of workers; None: into equal parts.
         """
-        self._buckets, self._local_steps = buckets, local_steps
+        self._buckets, self._local_steps, self._deal = buckets, local_steps, deal
 
     @property
     def decode_s(self) -> float:
@@ -193,7 +197,7 @@ class Server:
         self._step, self._weights = step, weights
         # 3. Fix the workers of the step. They share its samples until the next step, so that a
         #    worker that starts late divides the samples as the other workers did.
-        self._commands.open(step, self._local_steps)
+        self._commands.open(step, self._local_steps, self._deal)
         # 4. Set the step of the router: from here on a frame of an earlier step is late.
         self._router.expect(step, self._buckets)
         # 5. Start the clock after the wait for spares, which is no delay of the workers.

@@ -13,6 +13,7 @@ from atomo.errors import CheckpointError
 from atomo.memory import Memory
 
 __all__ = [
+    "AHEAD",
     "BUFFER",
     "COUNTS",
     "EXCHANGE",
@@ -37,6 +38,7 @@ __all__ = [
 BUFFER, MEMORY = "buffer/", "memory/"  # prefixes of names in a worker's state
 LOCAL, INNER = "local/", "inner/"  # as well, with local steps: own weights, and own optimizer
 START = "start/"  # as well, one round late: own weights at the beginning of the round
+AHEAD = "ahead"  # as well, with a master: the own weights are those before the next anchor
 ROUND = "round"  # as well: loss, correct samples, samples and steps since the round began
 OUTER = "outer/"  # prefix of the outer optimizer and of means in flight, in an optimizer's state
 EXCHANGE = "exchange/"  # prefix of a communicator's names in an optimizer's state
@@ -76,6 +78,8 @@ def check_worker(state: Mapping[str, Tensor], model: nn.Module, memory: type[Mem
             check_tensor(name, tensor, buffers[name.removeprefix(BUFFER)])
         elif name.startswith((LOCAL, START)) and name.partition("/")[2] in parameters:
             check_tensor(name, tensor, parameters[name.partition("/")[2]])
+        elif name == AHEAD:
+            check_tensor(name, tensor, torch.zeros(()))
         elif name == ROUND:
             check_tensor(name, tensor, torch.zeros(4, dtype=torch.float64))
         elif name.startswith(INNER):
@@ -128,7 +132,8 @@ def without_rounds(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def without_round(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the state of a worker that begins its round anew."""
-    return {n: t for n, t in state.items() if n != ROUND and not n.startswith((LOCAL, START))}
+    kept = {n: t for n, t in state.items() if n not in (AHEAD, ROUND)}
+    return {n: t for n, t in kept.items() if not n.startswith((LOCAL, START))}
 
 
 def exchange_in(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ from atomo.training.checkpoints.schema import kept_buffers
 from atomo.training.job.compiling import compile_kernels
 from atomo.training.job.events import ProbedAgain
 from atomo.training.job.plan import Plan
-from atomo.training.job.round_plan import RoundPlan, make_round_plan
+from atomo.training.job.round_plan import Round, RoundPlan, make_round_plan
 from atomo.training.job.shard import Shard, steps_per_epoch
 from atomo.training.optim.learning_rate import LearningRate
 from atomo.workloads import Task, Workload, make_task
@@ -122,13 +122,31 @@ class Job:
         own = [bucket for bucket in buckets if bucket.slots[0].name in names]
         return (*own, *self.buffer_buckets)
 
+    def served_buckets(self, round_: Round) -> tuple[Bucket, ...]:
+        """Returns the buckets that a worker sends a master in a round, numbered from 0: those of
+        gradients, or of the differences of parameters and buffers.
+        """
+        if not round_.is_local:
+            return self.buckets_at(round_.last)
+        buckets = self.fragment_buckets(round_.last, round_.fragment)
+        return tuple(replace(bucket, number=number) for number, bucket in enumerate(buckets))
+
+    @property
+    def served_entries(self) -> int:
+        """Entries that a master keeps: those of one gradient, and of buffers that have a mean."""
+        return self.entries + sum(bucket.size for bucket in self.buffer_buckets)
+
     @property
     def down_buckets(self) -> tuple[Bucket, ...]:
-        """Buckets with the codec for differences of weights sent to workers, if any."""
+        """Buckets with the codec for differences of weights sent to workers, if any; buffers travel
+        dense.
+        """
         codec = delta_codec(self.settings.down)
         if codec is None:
             return ()
-        return plan_buckets(shapes(self.model), codec, self.settings.grouping)
+        own = plan_fragments(self.settings, shapes(self.model), codec, self.settings.grouping)
+        buckets = (*own, *self.buffer_buckets)
+        return tuple(replace(bucket, number=number) for number, bucket in enumerate(buckets))
 
     def damps_at(self, step: int) -> bool:
         """Returns True if noise damping reduces the learning rate of `step`.
@@ -198,7 +216,8 @@ class Job:
         """Maximum wait for the gradient of a worker: with a master, a worker answers after all
         steps of a round.
         """
-        return self.settings.timeout * longest_round(self.settings.local_steps)
+        s = self.settings
+        return max(s.timeout * longest_round(s.local_steps), s.timeout + 2 * s.local_seconds)
 
     @property
     def images_of_step(self) -> int:

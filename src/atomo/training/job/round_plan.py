@@ -8,14 +8,14 @@ and at the last step of the run, too, with an exchange of the whole model.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from atomo.options.local_steps import LocalPhase
 
-__all__ = ["Round", "RoundPlan", "RoundResult", "correlation", "make_round_plan"]
+__all__ = ["Round", "RoundPlan", "RoundResult", "RoundSource", "correlation", "make_round_plan"]
 
 
 @final
@@ -45,6 +45,17 @@ class Round:
     def steps(self) -> int:
         """The number of steps."""
         return self.last - self.first + 1
+
+
+@runtime_checkable
+class RoundSource(Protocol):
+    """The rounds of a run, as far as they are known."""
+
+    def at(self, step: int) -> Round:
+        """Returns the round of a step; steps count from 1."""
+
+    def numbered(self, number: int) -> Round:
+        """Returns the round with a number."""
 
 
 @final

@@ -1,17 +1,16 @@
 """Local steps of one rank: each applies the rank's own gradient by the rank's own optimizer."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atomo.errors import Diverged
 from atomo.exchange import Report
 from atomo.fusion import Bucket, named_slices
 from atomo.options.weight_sync import DELTA, downlink_name
-from atomo.training.checkpoints.schema import INNER, LOCAL, ROUND, START
+from atomo.training.checkpoints.schema import AHEAD, INNER, LOCAL, ROUND, START
 from atomo.training.job.job import Job
 from atomo.training.job.round_plan import Round
 from atomo.training.optim.optimizer import FlatOptimizer
@@ -51,21 +50,6 @@ class LocalSteps:
     def taken(self) -> int:
         """The steps since the round began."""
         return int(self._sums[TAKEN])
-
-    def differences(self, anchor: Float[Tensor, " n"]) -> Iterator[tuple[Bucket, Tensor]]:
-        """Yields the difference between the anchor and the weights, bucket by bucket.
-
-        They are in the memory of the gradient, and may be changed.
-
-        Raises:
-            Diverged: the weights are no longer finite.
-        """
-        whole = self._optimizer.gradient
-        torch.sub(anchor, self._optimizer.weights, out=whole)
-        if not bool(whole.isfinite().all()):
-            raise Diverged("weights are no longer finite; the last checkpoint is kept")
-        for bucket in self._buckets:
-            yield bucket, whole[bucket.offset : bucket.offset + bucket.size]
 
     def report(self, times: Sequence[float] = (0.0, 0.0, 0.0, 0.0)) -> Report:
         """Returns the report of the steps since the last report: the mean loss, and all samples.
@@ -109,9 +93,13 @@ def saved_steps(job: Job, round_: Round) -> range:
     """Returns the steps in the middle of a round after which workers send a master their states.
 
     With `--down delta(...)` there are none: workers begin a round at weights that differ from the
-    anchor by what the codec of differences dropped, and a checkpoint has no such weights.
+    anchor by what the codec of differences dropped, and a checkpoint has no such weights. Nor are
+    there with fragments, an overlap or a mix, nor with rounds of a given time, in the middle of
+    which each worker is elsewhere.
     """
-    if not round_.is_local or downlink_name(job.settings.down) == DELTA:
+    local = job.settings.local
+    lacks = local.streams or local.seconds or downlink_name(job.settings.down) == DELTA
+    if not round_.is_local or lacks:
         return range(0)
     every = job.settings.eval_freq
     return range(round_.first + -round_.first % every, round_.last, every)
@@ -124,4 +112,5 @@ def steps_taken(states: Sequence[Mapping[str, Tensor]]) -> int:
     taken = {int(state[ROUND][TAKEN]) if ROUND in state else 0 for state in states}
     names = [{name.partition("/")[0] + "/" for name in state} for state in states]
     is_one = len(taken) == 1 and all(LOCAL in own and START not in own for own in names)
+    is_one = is_one and not any(AHEAD in state for state in states)
     return taken.pop() if is_one else 0

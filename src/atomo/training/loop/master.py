@@ -12,6 +12,7 @@ from atomo.training.checkpoints.checkpoint import Snapshot
 from atomo.training.checkpoints.checkpoint_cadence import Cadence
 from atomo.training.checkpoints.resume import counts_in, hosts_in, spread
 from atomo.training.checkpoints.schema import (
+    AHEAD,
     COUNTS,
     EXCHANGE,
     OUTER,
@@ -41,8 +42,9 @@ CPU: Final = torch.device("cpu")
 class Master:
     """Rank 0 of a run.
 
-    Batch-norm statistics: each worker has its own, over its own samples. The model in a checkpoint
-    has their mean; a resume restores each worker's own statistics.
+    Batch-norm statistics: each worker has its own, over its own samples, and a resume restores
+    them. The model in a checkpoint has their mean; in rounds of local steps, that of the last
+    round, from which all workers begin the next.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Master:
         self._recorder, self._progress = RunRecorder(job, tell, control.owner), Progress(job)
         self._stepper = MasterStepper(job, transport, device)
         self._server, self._weights = self._stepper.server, self._stepper.weights
+        self._rounds = self._stepper.rounds
         self._saved = -1
         self._resumes = False  # True if workers continue in the middle of the next round
         self._cadence = Cadence(job.settings.eval_freq, job.settings.checkpoint_every)
@@ -103,7 +106,7 @@ class Master:
         """Takes steps until the last, an interrupt or a drift; returns the reason of the end."""
         self._cadence.begin()
         while self.step < self._job.last_step:
-            step = self._take_step(self._job.rounds.at(self.step + 1))
+            step = self._take_step(self._rounds.at(self.step + 1))
             done(step)
             self._tell_notes()
             if self._interrupted():
@@ -111,7 +114,7 @@ class Master:
             # A new plan needs measurements of all ranks together, and continues from a checkpoint.
             if self._are_all_there() and self._control.drifts(step) and self._save():
                 return DRIFTED
-            first = max(self._job.rounds.at(self.step).first, self._saved + 1)
+            first = max(self._rounds.at(self.step).first, self._saved + 1)
             is_due = self._cadence.due(self.step, first)
             if is_due or self._is_old() or self._recorder.tries_again:
                 self._save()
@@ -193,10 +196,15 @@ class Master:
         states: list[dict[str, Tensor]] = []
         if snapshot.workers:
             states = spread(snapshot.workers, range(self._job.workers), hosts_in(snapshot))
+        if self._stepper.paced:
+            own = {n.removeprefix(EXCHANGE): t for n, t in snapshot.optimizer.items()}
+            self._stepper.paced.load_state_dict(own)
         self._resumes = self._continues_round(snapshot, states)
         step = snapshot.step if self._resumes else self._round_start(snapshot.step)
+        self._stepper.continue_after(step)
+        keeps = self._resumes or self._are_ahead(step, states)
         if states:
-            self._server.restore(states if self._resumes else [*map(without_round, states)])
+            self._server.restore(states if keeps else [*map(without_round, states)])
         if self._job.resume == "auto":
             self._saved = step
             self._server.restore_counts(counts_in(snapshot))
@@ -205,16 +213,21 @@ class Master:
     def _continues_round(self, snapshot: Snapshot, states: Sequence[Mapping[str, Tensor]]) -> bool:
         """Returns True if workers continue in the middle of a round, at their own weights."""
         next_ = snapshot.step + 1
-        round_, names = self._job.rounds.at(next_), snapshot.optimizer
+        round_, names = self._rounds.at(next_), snapshot.optimizer
         streams = any(n.startswith(OUTER) and not n.startswith(MOMENTUM) for n in names)
         is_open = round_.is_local and snapshot.step < self._job.last_step and not streams
         return is_open and 0 < steps_taken(states) == next_ - round_.first
+
+    def _are_ahead(self, step: int, states: Sequence[Mapping[str, Tensor]]) -> bool:
+        """Returns True if workers continue after a round with a part of their own weights."""
+        follows = step > 0 and self._rounds.at(step + 1).is_local
+        return follows and all(AHEAD in state for state in states)
 
     def _round_start(self, step: int) -> int:
         """Returns the step from which workers continue a checkpoint that lacks their own weights: a
         round that it interrupts begins anew at the anchor.
         """
-        first = self._job.rounds.at(step + 1).first
+        first = self._rounds.at(step + 1).first
         return step if step >= self._job.last_step else min(step, first - 1)
 
     def _take_step(self, round_: Round) -> StepDone:
@@ -233,7 +246,7 @@ class Master:
         lags = server.slowest()
         done = StepProgress(
             self.step, exchanged, result.factor, *times, up, down, dense, *balances, *lags,
-            steps=round_.steps, round_result=self._stepper.result(round_),
+            steps=round_.steps, round_result=self._stepper.result(round_, result.steps_of),
         )  # fmt: skip
         return self._progress.done(done)
 
@@ -266,7 +279,11 @@ class Master:
         optimizer = (
             on_host(self._stepper.optimizer.state_dict()) | self._stepper.damping.state_dict()
         )
+        if self._stepper.paced:
+            pace = self._stepper.paced.state_dict()
+            optimizer |= {EXCHANGE + name: tensor for name, tensor in pace.items()}
         if any(map(any, counts)):
             optimizer[EXCHANGE + COUNTS] = torch.tensor(counts)
         self._weights.to_model()
-        return Parts(self._job.model.state_dict(), optimizer, states)
+        averaged = self._stepper.has_anchor and bool(self._job.buffer_buckets)
+        return Parts(self._job.model.state_dict(), optimizer, states, has_buffers=averaged)

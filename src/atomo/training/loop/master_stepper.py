@@ -13,6 +13,7 @@ import torch
 
 from atomo.exchange import (
     DifferenceCoder,
+    Pace,
     Report,
     Server,
     StepLimits,
@@ -22,12 +23,14 @@ from atomo.exchange import (
 from atomo.options.outer import parse_outer
 from atomo.options.weight_sync import weights_dtype
 from atomo.training.checkpoints.schema import INNER, kept_buffers
-from atomo.training.job.job import Job
-from atomo.training.job.round_plan import Round, RoundResult, correlation
+from atomo.training.job.batch_deal import seconds_of
+from atomo.training.job.job import Job, floating_buffers
+from atomo.training.job.round_plan import Round, RoundResult, RoundSource, correlation
 from atomo.training.loop.master_weights import MasterWeights, on_host
+from atomo.training.loop.paced_rounds import PacedRounds, paces
 from atomo.training.loop.worker_state import buffers_in
 from atomo.training.optim.noise_damping import Damping
-from atomo.training.optim.round_optimizer import make_optimizer
+from atomo.training.optim.round_optimizer import RoundOptimizer, make_optimizer
 from atomo.training.optim.weight_average import without_average
 from atomo.transports import Transport
 
@@ -46,6 +49,7 @@ class StepResult:
     step_s: float
     decode_s: float
     update_s: float
+    steps_of: tuple[int, ...] = ()  # local steps of each worker, where speeds determine them
 
 
 @final
@@ -65,10 +69,14 @@ class MasterStepper:
         """
         s = job.settings
         self._job, self._transport = job, transport
-        self.weights = MasterWeights(job.model, job.buckets, device)
-        self.optimizer = make_optimizer(self.weights.flat, job)
+        self.paced = PacedRounds(job, rank=0) if paces(s) else None
+        self.rounds: RoundSource = self.paced or job.rounds
+        buffers = [*floating_buffers(job.model).values()] if job.buffer_buckets else []
+        self.weights = MasterWeights(job.model, job.buckets, device, buffers)
+        self.optimizer = make_optimizer(self.weights.flat, job, self.rounds)
+        self._sharing: list[int] = []  # ranks without the master, of the present round
         self.damping = Damping()
-        self._previous: torch.Tensor | None = None  # the mean difference of the last round
+        self._previous = torch.zeros_like(self.weights.flat)  # the mean differences of last rounds
         self.server = Server(
             transport,
             job.buckets,
@@ -108,10 +116,13 @@ class MasterStepper:
             resumes: True if workers continue in the middle of the round.
         """
         server, started, before_s = self.server, time.perf_counter(), self.server.decode_s
-        round_ = self._job.rounds.numbered(step)
+        round_ = self.rounds.numbered(step)
         if not resumes:
             self._hand_over_moments(round_)
-        server.expect(self._job.buckets_at(round_.last), round_.steps)
+        if self.paced and round_.is_local:
+            self.paced.begin(round_.first)
+        deal = self._deal if self.paced and round_.is_local else None
+        server.expect(self._job.served_buckets(round_), round_.steps, deal)
         server.broadcast(step, self.weights.flat)
         reports = server.collect(self.optimizer.gradient, on_states)
         collected = time.perf_counter()
@@ -120,27 +131,73 @@ class MasterStepper:
         server.commit(factor)
         ended = time.perf_counter()
         decode_s = server.decode_s - before_s
-        return StepResult(reports, factor, ended - started, decode_s, ended - collected)
+        steps_of = self._advance(reports) if deal else ()
+        return StepResult(reports, factor, ended - started, decode_s, ended - collected, steps_of)
+
+    def _deal(self, workers: Sequence[int]) -> tuple[Pace, Sequence[int]]:
+        """Divides the batches of the present round by the speeds of workers."""
+        assert self.paced is not None, "rounds have a given time"
+        self._sharing = [worker - 1 for worker in workers]
+        first, last = self.paced.present
+        seconds = seconds_of(self._sharing, self.paced.seconds)
+        images = self.paced.images_of(self._sharing, self._job.images_of_step)
+        return Pace(first, last, tuple(seconds)), images
+
+    def _advance(self, reports: Mapping[int, Report]) -> tuple[int, ...]:
+        """Determines the next round by the seconds of this one; returns the local steps of each
+        worker that counted.
+        """
+        paced, counted = self.paced, [worker - 1 for worker in reports]
+        assert paced is not None, "rounds have a given time"
+        steps = paced.steps_of(self._sharing, counted)
+        own = {
+            rank: reports[1 + rank].compute_s / max(1, taken)
+            for rank, taken in zip(sorted(counted), steps, strict=True)
+        }
+        known = {**paced.seconds, **own}  # one that was late keeps its speed
+        paced.advance({rank: known[rank] for rank in self._sharing if rank in known})
+        return steps
+
+    @property
+    def has_anchor(self) -> bool:
+        """True from the first round of local steps on."""
+        return isinstance(self.optimizer, RoundOptimizer) and self.optimizer.has_anchor
+
+    def continue_after(self, step: int) -> None:
+        """Continues after a step with weights and an optimizer that are those of a checkpoint."""
+        if isinstance(self.optimizer, RoundOptimizer):
+            self.optimizer.has_anchor = step > 0 and self.rounds.at(step).is_local
 
     def _hand_over_moments(self, round_: Round) -> None:
         """Sends all workers the state of the optimizer before the first round of local steps, which
         their own optimizers continue from.
         """
         first = round_.number > 1 and round_.is_local
-        if first and not self._job.rounds.numbered(round_.number - 1).is_local:
+        if first and not self.rounds.numbered(round_.number - 1).is_local:
             state = on_host(without_average(self.optimizer.state_dict()))
             self.server.hand_over({INNER + name: tensor for name, tensor in state.items()})
 
-    def result(self, round_: Round) -> RoundResult | None:
-        """Returns the figures of a round of local steps that has just finished; None for a step."""
+    def result(self, round_: Round, steps_of: tuple[int, ...]) -> RoundResult | None:
+        """Returns the figures of a round of local steps that has just finished; None for a step.
+
+        Args:
+            round_: the round.
+            steps_of: local steps of each worker, where speeds determine them.
+        """
         if not round_.is_local:
             return None
+        spans = [
+            slice(bucket.offset, bucket.offset + bucket.size)
+            for bucket in self._job.served_buckets(round_)
+            if bucket.offset < self._job.entries
+        ]
         mean, before = self.optimizer.gradient, self._previous
-        similar = None if before is None else correlation([(mean, before)])
-        self._previous = mean.clone()
+        similar = correlation([(mean[span], before[span]) for span in spans])
+        for span in spans:
+            before[span] = mean[span]
         outer = parse_outer(self._job.settings.outer).at_rate(self._job.rate.at(round_.last))
         rate = outer.effective_rate(similar or 0.0)
-        return RoundResult(round_.number, round_.steps, similar, rate)
+        return RoundResult(round_.number, round_.steps, similar, rate, steps_of)
 
     def _factor(self, step: int, reports: Mapping[int, Report]) -> float:
         """Returns the factor on the learning rate, by the noise of the codec."""

@@ -6,6 +6,7 @@ the steps of the next round, and who takes which batches, without another messag
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
@@ -14,15 +15,22 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from atomo.config.settings import Settings
 from atomo.errors import CheckpointError
-from atomo.exchange import Report
+from atomo.exchange.sharing import part
 from atomo.training.job.batch_deal import BatchTurn, counts, seconds_of, steps_in, turns
 from atomo.training.job.job import Job
 from atomo.training.job.round_plan import Round
 
-__all__ = ["PACE", "PacedRounds", "clock_of"]
+__all__ = ["PACE", "PacedRounds", "clock_of", "paces"]
 
+KEPT: Final = 1000  # rounds that ended
 PACE: Final = "pace"  # in a state of an exchange: a round, and the seconds of each rank
+
+
+def paces(settings: Settings) -> bool:
+    """Returns True if rounds have a given time."""
+    return settings.local_seconds > 0 and settings.has_local_steps
 
 
 def clock_of(rank: int) -> Callable[[], float]:
@@ -44,6 +52,7 @@ class PacedRounds:
         self._own_s: list[float] = []  # the seconds of each local step of the round
         self._turns: Iterator[BatchTurn] | None = None  # of the round; None: not yet dealt
         self._next: BatchTurn | None = None
+        self._ended: deque[Round] = deque(maxlen=KEPT)
 
     def at(self, step: int) -> Round:
         """Returns the round of a step that was just taken, or that comes next."""
@@ -52,10 +61,21 @@ class PacedRounds:
             return planned
         if step >= paced.first:
             return paced
+        for ended in reversed(self._ended):
+            if ended.first <= step <= ended.last:
+                return ended
         return Round(paced.number - 1, step, step, step, planned.is_local, None, ends_phase=True)
 
-    def turns_at(self, step: int, ranks: Sequence[int]) -> Iterator[tuple[int, BatchTurn | None]]:
-        """Yields the place of each batch of a step that this rank takes, with its next turn.
+    def numbered(self, number: int) -> Round:
+        """Returns the round with a number: the present one, or one of the last that ended."""
+        known = [*self._ended, *([] if self._round is None else [self._round])]
+        return next((each for each in known if each.number == number), self._plan.numbered(number))
+
+    def batches(
+        self, step: int, ranks: Sequence[int]
+    ) -> Iterator[tuple[int, tuple[int, int] | None]]:
+        """Yields the worker whose batch of a step this rank takes, as often as it is this rank's
+        turn, with the step and the worker of its next turn.
 
         Args:
             step: the step.
@@ -63,10 +83,12 @@ class PacedRounds:
         """
         if self._turns is None:
             self._deal(ranks)
+        workers = [1 + rank for rank in ranks]
         while self._next and self._next[0] <= step:
             turn, self._next = self._next, next(self._turns or iter(()), None)
             if turn[0] == step:  # a resumed round has turns that were taken before
-                yield turn[1], self._next
+                following = self._next and (self._next[0], workers[self._next[1]])
+                yield workers[turn[1]], following
 
     def _deal(self, ranks: Sequence[int]) -> None:
         """Deals the batches of the round that begins."""
@@ -91,6 +113,30 @@ class PacedRounds:
         """The median seconds of a local step of this rank in the present round."""
         return median(self._own_s) if self._own_s else self._known.get(self._rank, 0.0)
 
+    @property
+    def present(self) -> tuple[int, int]:
+        """The first and the last step of the present round."""
+        assert self._round is not None, "a round begins with `begin`"
+        return self._round.first, self._round.last
+
+    @property
+    def seconds(self) -> Mapping[int, float]:
+        """The seconds of a local step in the last round, by rank."""
+        return self._known
+
+    def images_of(self, ranks: Sequence[int], images: int) -> list[int]:
+        """Returns the samples of each rank in the present round.
+
+        Args:
+            ranks: the ranks that share the round.
+            images: the samples of a step.
+        """
+        steps, among = 0 if self._round is None else self._round.steps, len(ranks)
+        sizes = [len(part(images, place, among)) for place in range(among)]
+        seconds = seconds_of(ranks, self._known)
+        own = [turns(seconds, place, 1, steps) for place in range(among)]
+        return [sum(sizes[place] for _, place in each) for each in own]
+
     def steps_of(self, ranks: Sequence[int], counted: Collection[int]) -> tuple[int, ...]:
         """Returns the local steps in the present round of each rank that counted.
 
@@ -102,22 +148,32 @@ class PacedRounds:
         dealt = counts(seconds_of(ranks, self._known), steps)
         return tuple(n for rank, n in zip(ranks, dealt, strict=True) if rank in counted)
 
-    def advance(self, reports: Mapping[int, Report]) -> None:
+    def follow(self, round_: Round, seconds: Mapping[int, float]) -> None:
+        """Begins a round that a master determined.
+
+        Args:
+            round_: the round.
+            seconds: of a local step, by rank.
+        """
+        if self._round is not None and self._round.number < round_.number:
+            self._ended.append(self._round)
+        self._known, self._round = seconds, round_
+        self._own_s, self._turns, self._next = [], None, None
+
+    def advance(self, seconds: Mapping[int, float]) -> None:
         """Ends the round, and determines the steps of the next one.
 
         Args:
-            reports: of the ranks that counted.
+            seconds: of a local step in the round, by rank.
         """
         before = self._round
         assert before is not None, "a round ends after it began"
-        self._known = {rank: report.compute_s for rank, report in reports.items()}
         first = before.last + 1
-        last = first + steps_in(self._limit_s, [*self._known.values()]) - 1
+        last = first + steps_in(self._limit_s, [*seconds.values()]) - 1
         end = self._plan.last_step
         # A run that is continued beyond its last step has whole rounds again.
         last = min(last, end) if first <= end else last
-        self._round = Round(before.number + 1, first, last, last, True, None, last == end)
-        self._own_s, self._turns, self._next = [], None, None
+        self.follow(Round(before.number + 1, first, last, last, True, None, last == end), seconds)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the round of the next step, and the seconds of all ranks."""

@@ -21,10 +21,12 @@ from atomo.options.rounds import UNSENT
 from atomo.training.checkpoints.checkpoint import Snapshot
 from atomo.training.checkpoints.resume import hosts_in, spread
 from atomo.training.checkpoints.schema import (
+    AHEAD,
     EXCHANGE,
     LOCAL,
     load_model,
     without_exchange,
+    without_round,
     without_rounds,
 )
 from atomo.training.job.events import DONE, DRIFTED, INTERRUPTED
@@ -33,7 +35,7 @@ from atomo.training.job.round_plan import Round
 from atomo.training.loop.anchored_exchange import AnchoredExchange, EndedRound
 from atomo.training.loop.exchange_setup import make_exchange
 from atomo.training.loop.local_steps import LocalSteps, joint_report
-from atomo.training.loop.paced_rounds import PacedRounds
+from atomo.training.loop.paced_rounds import PacedRounds, paces
 from atomo.training.loop.worker_state import restore, worker_state
 from atomo.training.optim.noise_damping import Damping, without_damping
 from atomo.training.optim.one_thread import on_one_thread
@@ -189,7 +191,7 @@ class TrainingReplica:
         if result is not None:
             counted = self._paced.steps_of(self._sharing, reports)
             result = replace(result, steps_of=counted)
-        self._paced.advance(reports)
+        self._paced.advance({rank: report.compute_s for rank, report in reports.items()})
         return replace(ended, result=result)
 
     def _take_turn(
@@ -202,12 +204,11 @@ class TrainingReplica:
 
     def _take_turns(self, step: int) -> list[Outcome]:
         """Takes the local steps with this rank's batches of a step: none, one or several."""
-        paced, workers, done = self._paced, [1 + rank for rank in self._sharing], []
+        paced, done = self._paced, []
         assert paced is not None, "rounds of a given time have turns"
-        for place, upcoming in paced.turns_at(step, self._sharing):
-            following = upcoming and (upcoming[0], workers[upcoming[1]])
+        for worker, following in paced.batches(step, self._sharing):
             with paced.timed():
-                done.append(self._take_turn(step, workers[place], following))
+                done.append(self._take_turn(step, worker, following))
         return done
 
     def _drop_anchor(self) -> AnchoredExchange:
@@ -322,6 +323,7 @@ class TrainingReplica:
         self._damping.load_state_dict(optimizer)
         self.exchange.load_state_dict(under(EXCHANGE, optimizer))
         own = self.exchange.without_others(under(WORKER, state))
+        own = without_round(own) if AHEAD in own else own  # its weights wait for a master's anchor
         shared = without_rounds(without_exchange(without_damping(optimizer)))
         self._optimizer.load_state_dict(shared)
         if self.job.rounds.at(max(1, step)).is_local:
@@ -358,8 +360,7 @@ def reported(rounds: Sequence[EndedRound]) -> Exchanged | None:
 
 def make_paced_rounds(job: Job, rank: int, group: ElasticGroup | None) -> PacedRounds | None:
     """Returns the rounds of a given time; None: rounds have a given number of steps."""
-    s = job.settings
-    if not (s.local_seconds and s.has_local_steps):
+    if not paces(job.settings):
         return None
     if group:
         group.sample_split.prescaled = True

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import final
 
@@ -11,14 +12,18 @@ from torch import Tensor
 
 from atomo.codecs.rows import RowGradient
 from atomo.core.devices import to_device
-from atomo.exchange import Client, Compressor, Follower, Report
+from atomo.exchange import Client, Command, Compressor, Follower, Pace, Report
+from atomo.exchange.engine.stages import SerialExecutor
 from atomo.fusion import Bucket
 from atomo.memory import Memory, make_memory
 from atomo.options.weight_sync import repeats_steps, weights_dtype
 from atomo.training.checkpoints.schema import without_rounds
 from atomo.training.job.events import DONE
 from atomo.training.job.job import Job
+from atomo.training.job.round_plan import Round, RoundSource
 from atomo.training.loop.local_steps import LocalSteps, saved_steps
+from atomo.training.loop.paced_rounds import PacedRounds, paces
+from atomo.training.loop.worker_rounds import WorkerRounds
 from atomo.training.loop.worker_state import restore, worker_state
 from atomo.training.optim.round_optimizer import make_flat_optimizer, make_optimizer
 from atomo.training.records.worker_lines import WorkerLines
@@ -47,8 +52,14 @@ class Worker:
             lambda: self._flush(),
             rows,
         )
+        self._paced = PacedRounds(job, transport.rank - 1) if paces(job.settings) else None
+        self._rounds: RoundSource = self._paced or job.rounds
         self._round = job.rounds.at(1)
         self._local = self._make_local_steps()
+        self._anchored = self._make_rounds()
+        self._puller = SerialExecutor("pull")
+        self._pulled: Future[Command] | None = None  # a command that arrives during an overlap
+        self._compute_s = 0.0  # of the passes since the last report of a round
         self._workers = tuple(range(1, 1 + job.workers))  # the workers that share a step
         self._memory = memory_of(job)
         self._compressor = self._make_compressor({} if rows is None else rows)
@@ -69,6 +80,13 @@ class Worker:
         own = make_flat_optimizer(weights, job, averages=False)
         return LocalSteps(own, job.buckets)
 
+    def _make_rounds(self) -> WorkerRounds | None:
+        """Builds the rounds of local steps; None: there are none."""
+        passes = self._passes
+        if self._local is None:
+            return None
+        return WorkerRounds(self._job, self._rounds, passes.model, passes.weights, self._local)
+
     def _make_client(self, threads: int) -> Client:
         job, settings, transport = self._job, self._job.settings, self._transport
         follower = self._follower(transport.rank)
@@ -78,23 +96,24 @@ class Worker:
         dtype = weights_dtype(settings.down)
         return Client(
             transport,
-            job.entries,
+            job.served_entries,
             self._compressor,
             job.timeout_s,
             threads,
             follower,
             dtype,
             waits,
+            self._follow_pace if self._paced else None,
         )
 
     def _follower(self, rank: int) -> Follower:
         """Builds the follower, which keeps the weights equal to the master's."""
-        job, weights = self._job, self._passes.weights.cpu()
+        job, rounds, weights = self._job, self._rounds, self._passes.weights.cpu()
         return Follower(
             # No copy on the CPU, unless local steps move the weights away from the master's.
-            weights.clone() if job.settings.has_local_steps else weights,
-            lambda weights: make_optimizer(weights, job, averages=False),
-            lambda step: job.buckets_at(job.rounds.numbered(step).last),
+            self._anchored.flat().cpu() if self._anchored else weights,
+            lambda weights: make_optimizer(weights, job, rounds, averages=False),
+            lambda step: job.served_buckets(rounds.numbered(step)),
             rank,
             self._transport.size - 1,
             job.share,
@@ -103,21 +122,27 @@ class Worker:
 
     def run(self) -> str:
         """Serves the master until it sends a stop; the master has the reason of the end."""
-        device = self._passes.weights.device
+        device, entries = self._passes.weights.device, self._job.entries
         while True:
-            order = self._client.pull()
-            self._round = self._job.rounds.numbered(max(1, order.step))
+            waiting_since = time.perf_counter()
+            order = self._pull()
+            self._round = self._rounds.numbered(max(1, order.step))
             self.step = self._round.first if order.step else 0
             match order.kind:
                 case Kind.WEIGHTS | Kind.BEGIN if order.weights is not None:
                     self._share(order.workers)
                     weights = to_device(order.weights, device)
-                    if not self._is_mid_round:
-                        self._passes.weights.copy_(weights)
-                    wait_s = time.perf_counter() - self._client.wait_started - order.follow_s
-                    if self._round.is_local and self._local:
-                        self._take_round(self._local, weights, wait_s, order.follow_s)
+                    since = max(waiting_since, self._client.wait_started)
+                    if self._round.is_local and self._local and self._anchored:
+                        taken = self._anchored.begin(weights, self._round)
+                        wait_s = max(0.0, time.perf_counter() - since - order.follow_s)
+                        times = wait_s, order.follow_s
+                        self._take_round(self._local, self._anchored, weights, taken, times)
                     else:
+                        if self._anchored:
+                            self._anchored.forget()
+                        self._passes.weights.copy_(weights[:entries])
+                        wait_s = max(0.0, time.perf_counter() - since - order.follow_s)
                         self._take_step(self._round.last, wait_s, order.follow_s)
                 case Kind.SAVE:
                     # A late worker, too, saves its residual in units of this step's learning rate.
@@ -125,20 +150,27 @@ class Worker:
                     self._client.send_state(self._state(mid_round=False))
                 case Kind.STATE if order.state is not None:
                     restore(without_rounds(order.state), self._memory, self._passes.model)
-                    if self._local:
-                        self._local.load_state_dict(order.state)
+                    if self._anchored:
+                        self._anchored.load_state_dict(order.state)
                 case _:
                     self._passes.close()
                     return DONE
 
-    @property
-    def _is_mid_round(self) -> bool:
-        """True before a round that a checkpoint interrupts: the weights are this worker's own."""
-        return self._local is not None and self._round.is_local and self._local.taken > 0
+    def _follow_pace(self, number: int, pace: Pace) -> None:
+        """Begins a round of a given time, whose steps the master determined."""
+        assert self._paced is not None, "rounds have a given time"
+        ends = pace.last == self._job.last_step
+        round_ = Round(number, pace.first, pace.last, pace.last, True, None, ends)
+        self._paced.follow(round_, dict(enumerate(pace.seconds)))
+
+    def _pull(self) -> Command:
+        """Waits for the master's next command, which may have come during an overlap."""
+        pulled, self._pulled = self._pulled, None
+        return pulled.result() if pulled else self._client.pull()
 
     def _state(self, *, mid_round: bool) -> dict[str, Tensor]:
         """Returns the state of this worker for a checkpoint."""
-        inner = self._local.state_dict(mid_round=mid_round) if self._local else {}
+        inner = self._anchored.state_dict(mid_round=mid_round) if self._anchored else {}
         return worker_state(self._memory, self._passes.model) | inner
 
     def _share(self, workers: tuple[int, ...]) -> None:
@@ -166,41 +198,92 @@ class Worker:
             self._client.flush()
 
     def _take_round(
-        self, local: LocalSteps, anchor: Float[torch.Tensor, " n"], wait_s: float, follow_s: float
+        self,
+        local: LocalSteps,
+        anchored: WorkerRounds,
+        anchor: Float[torch.Tensor, " n"],
+        taken: int,
+        times: tuple[float, float],
     ) -> None:
         """Takes the steps of a round, and sends the difference between the anchor and the weights.
 
         Args:
             local: the steps of this worker.
+            anchored: the weights of this worker beside the anchor.
             anchor: the weights from which all workers begin the round.
-            wait_s: seconds of the wait for the anchor.
-            follow_s: as in a report.
+            taken: the steps of the round that a checkpoint has already.
+            times: the seconds of the wait for the anchor, and of repeating the master's steps.
         """
-        client, round_, started = self._client, self._round, time.perf_counter()
+        round_, started = self._round, time.perf_counter()
         before = self._transport.sent_bytes
-        if round_.number > 1 and not self._job.rounds.numbered(round_.number - 1).is_local:
+        if round_.number > 1 and not self._rounds.numbered(round_.number - 1).is_local:
             self._memory.load_state_dict({})  # parts of gradients, which are no differences
         self._memory.set_learning_rate(self._rate)
         metrics: Mapping[str, float] = {}
+        report: Report | None = None
         saved = saved_steps(self._job, round_)
-        for step in range(round_.first + local.taken, round_.last + 1):
-            self.step, done = step, self._passes.run(step)
-            local.step(step, done)
-            metrics = done.metrics
+        for step in range(round_.first + taken, round_.last + 1):
+            metrics = self._take_local_steps(local, step) or metrics
+            if step == round_.begins:
+                report = self._send_differences(local, anchored, anchor, times)
             if step in saved:
-                client.send_state(self._state(mid_round=True))
-        compute_s = time.perf_counter() - started
-        client.begin(self._job.buckets_at(round_.last))
+                self._client.send_state(self._state(mid_round=True))
+        assert report is not None, "the exchange of a round begins in the round"
+        sent = self._transport.sent_bytes - before
+        round_s = time.perf_counter() - started + times[0]
+        self._lines.tell(round_.last, report, metrics, round_s, sent)
+
+    def _take_local_steps(self, local: LocalSteps, step: int) -> Mapping[str, float]:
+        """Takes a step with this worker's own gradient, or as often as it is its turn; returns the
+        metrics of its last batch.
+        """
+        started, self.step = time.perf_counter(), step
+        metrics: Mapping[str, float] = {}
+        if self._paced is None:
+            metrics = self._take_turn(local, step)
+        else:
+            sharing = [worker - 1 for worker in self._workers]
+            for worker, following in self._paced.batches(step, sharing):
+                with self._paced.timed():
+                    metrics = self._take_turn(local, step, worker, following)
+        self._compute_s += time.perf_counter() - started
+        return metrics
+
+    def _take_turn(
+        self,
+        local: LocalSteps,
+        step: int,
+        worker: int | None = None,
+        following: tuple[int, int] | None = None,
+    ) -> Mapping[str, float]:
+        """Takes a local step; arguments as of `ForwardBackward.run`. Returns its metrics."""
+        done = self._passes.run(step, worker, following)
+        local.step(step, done)
+        return done.metrics
+
+    def _send_differences(
+        self,
+        local: LocalSteps,
+        anchored: WorkerRounds,
+        anchor: Float[torch.Tensor, " n"],
+        times: tuple[float, float],
+    ) -> Report:
+        """Sends the differences of a round; during an overlap its answer arrives meanwhile."""
+        client, round_ = self._client, self._round
+        client.begin(self._job.served_buckets(round_))
         with self._passes.explained():
-            for bucket, flat in local.differences(anchor):
+            for bucket, flat in anchored.differences(anchor, round_):
                 client.push(bucket, flat)
             client.flush()
-        times = compute_s, client.encode_s, client.send_s, wait_s
-        report = replace(local.report(times), follow_s=follow_s)
+        wait_s, follow_s = times
+        if self._paced:
+            self._compute_s = self._paced.step_s * local.taken
+        report = local.report((self._compute_s, client.encode_s, client.send_s, wait_s))
+        report, self._compute_s = replace(report, follow_s=follow_s), 0.0
         client.report(report)
-        sent = self._transport.sent_bytes - before
-        round_s = time.perf_counter() - started + wait_s
-        self._lines.tell(round_.last, report, metrics, round_s, sent)
+        if round_.begins < round_.last:
+            self._pulled = self._puller.submit(client.pull)
+        return report
 
     def _take_step(self, step: int, wait_s: float, follow_s: float) -> None:
         client, started = self._client, time.perf_counter()

@@ -66,7 +66,7 @@ class Parts:
     optimizer: Mapping[str, Tensor]
     workers: Sequence[Mapping[str, Tensor]]
     has_buffers: bool = False
-    """True if the buffers in `model` are averaged already, as those of an anchor are."""
+    """True if the floating-point buffers in `model` are averaged already, as those of an anchor."""
 
 
 @final
@@ -217,8 +217,8 @@ class RunRecorder:
         content = parts()
         buffers, states = list(kept_buffers(self._job.model)), content.workers
         means = {n: mean([state[BUFFER + n] for state in states], len(states)) for n in buffers}
-        if content.has_buffers:
-            means = {}
+        if content.has_buffers:  # but for counts
+            means = {n: tensor for n, tensor in means.items() if not tensor.is_floating_point()}
         config = {**record(self._job.settings), **self._job.workload.stored_fields}
         model = {**content.model, **means}
         tensors = (model, content.optimizer, *states)

@@ -1,18 +1,26 @@
 """Commands of the master to workers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from torch import Tensor
 
-from atomo.exchange.parameter_server.frames.messages import RAW, members_frame
+from atomo.exchange.parameter_server.frames.messages import (
+    RAW,
+    Pace,
+    members_frame,
+    pace_frame,
+)
 from atomo.exchange.parameter_server.members.assignments import Assignments
 from atomo.exchange.parameter_server.members.members import Members
 from atomo.exchange.parameter_server.weight_sync import WeightSync
 from atomo.exchange.sharing import part
 from atomo.wire import Bytes, Header, Kind, pack
 
-__all__ = ["CommandSender"]
+__all__ = ["CommandSender", "Deal"]
+
+Deal = Callable[[Sequence[int]], tuple[Pace, Sequence[int]]]
+"""Returns the pace of a round for these workers, and the samples of each."""
 
 
 @final
@@ -40,11 +48,27 @@ class CommandSender:
         self._knows = dict[
             int, tuple[int, ...]
         ]()  # last members sent, by worker; absent: all ranks
+        self._dealt: Sequence[int] = ()  # samples by worker of `_sharing`; empty: equal parts
+        self._paces: dict[int, Bytes] = {}  # PACE frames that a worker may lack, by round
+        self._told: dict[int, int] = {}  # the last round whose pace a worker has
 
-    def open(self, step: int, local_steps: int = 1) -> None:
-        """Opens a step, or a round of local steps: the living workers share its samples."""
+    def open(self, step: int, local_steps: int = 1, deal: Deal | None = None) -> None:
+        """Opens a step, or a round of local steps: the living workers share its samples.
+
+        Args:
+            step: the number of the step or of the round.
+            local_steps: steps of the round.
+            deal: divides the round by the speeds of workers; None: into equal parts.
+        """
         self._step, self._local_steps = step, local_steps
         self._sharing = tuple(self._members.living)
+        if deal is not None:
+            pace, self._dealt = deal(self._sharing)
+            # A round that begins again has other workers.
+            self._told = {w: min(told, step - 1) for w, told in self._told.items()}
+            oldest = min((self._told.get(w, step - 1) for w in self._sharing), default=step)
+            self._paces = {n: frame for n, frame in self._paces.items() if n > oldest}
+            self._paces[step] = pace_frame(step, pace)
 
     def compute(self, workers: Sequence[int]) -> None:
         """Commands workers to compute the gradient of the open step."""
@@ -55,6 +79,8 @@ class CommandSender:
 
     def _part(self, worker: int) -> int:
         """Returns the number of a worker's images in the open step."""
+        if self._dealt:
+            return self._dealt[self._sharing.index(worker)]
         own = part(self._images, self._sharing.index(worker), len(self._sharing))
         return self._local_steps * len(own)
 
@@ -78,6 +104,11 @@ class CommandSender:
                 self._knows[worker] = self._sharing
                 frame = members_frame(self._step, self._sharing)
                 self._members.send(worker, frame, "the members")
+            for number, frame in self._paces.items():
+                # One that joined lacks no earlier round: it starts at the weights of this one.
+                if number > self._told.get(worker, self._step - 1):
+                    self._members.send(worker, frame, f"the pace of round {number}")
+            self._told[worker] = self._step
         verdicts = {worker: self._assignments.verdict(worker) for worker in workers}
         for worker, frame in self._weight_sync.commands(verdicts):
             self._members.send(worker, frame, f"the weights of step {self._step}")

@@ -1,6 +1,9 @@
 """Frames that bring a worker to the master's weights, and their checks."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
 
 import torch
 import xxhash
@@ -14,12 +17,15 @@ from atomo.wire import Bytes, Compression, Flag, Header, Kind, pack, read_header
 
 __all__ = [
     "RAW",
+    "Pace",
     "begin_frame",
     "hash_frame",
     "hash_order",
     "members_frame",
+    "pace_frame",
     "read_hash",
     "read_members",
+    "read_pace",
     "read_snapshot",
     "read_update",
     "read_weights",
@@ -77,6 +83,39 @@ def read_members(frame: Bytes, rank: int, workers: int) -> tuple[int, ...]:
             f"rank {rank} got the members {ranks}; ascending ranks of 1..{workers} with it are due"
         )
     return tuple(ranks)
+
+
+@final
+@dataclass(frozen=True)
+class Pace:
+    """A round of local steps that a master determined, and the division of its batches."""
+
+    first: int
+    last: int
+    seconds: tuple[float, ...]
+    """Seconds of a local step of each worker of the round, in rank order."""
+
+
+def pace_frame(number: int, pace: Pace) -> Bytes:
+    """Returns a frame with the steps of the round with this number."""
+    steps = torch.tensor([pace.first, pace.last])
+    seconds = torch.tensor(pace.seconds, dtype=torch.float64)
+    return pack(Header(Kind.PACE, number), [steps, seconds], RAW)
+
+
+def read_pace(frame: Bytes, workers: int) -> Pace:
+    """Returns the round of a PACE frame.
+
+    Raises:
+        FrameError: the frame holds no round, or seconds that no clock measures.
+    """
+    fields = [Field(torch.int64, (2,)), Field(torch.float64, (workers,))]
+    steps, seconds = (section.tolist() for section in unpack(frame, fields))
+    if len(steps) != len(fields) or not 1 <= steps[0] <= steps[1]:
+        raise FrameError(f"a round of the steps {steps}; its first and its last step are due")
+    if not seconds or not all(0 <= each < math.inf for each in seconds):
+        raise FrameError(f"a round with local steps of {seconds} seconds; finite ones are due")
+    return Pace(steps[0], steps[1], tuple(seconds))
 
 
 def update_frame(

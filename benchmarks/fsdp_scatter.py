@@ -1,15 +1,18 @@
-"""Bytes and seconds of a step of FSDP2 over slow links: dense, and with fsdp_hook(reduce_scatter).
+r"""Bytes and seconds of a step of FSDP2 over slow links: dense, and with fsdp_hook(reduce_scatter).
 
     for n in 0 1 2 3; do
         python3 tools/virtual_cluster.py exec h$((n + 1)) .venv/bin/torchrun --nnodes 4 \
-            --node-rank $n --master-addr h1 --master-port 29500 benchmarks/fsdp_scatter.py &
+            --node-rank $n --master-addr h1 --master-port 29500 benchmarks/fsdp_scatter.py \
+            --json benchmarks/records/fsdp_scatter.jsonl &
     done; wait
 
 Every rank is a host. The bytes are those that a host's network sends for a step, medians over ranks
-and steps; they contain the all-gather of weights, which stays dense. Rank 0 prints the table.
+and steps; they contain the all-gather of weights, which stays dense. Rank 0 prints the table, and
+appends a line for each code to the file.
 """
 
 import argparse
+import json
 import statistics
 import time
 from pathlib import Path
@@ -32,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--codes", nargs="+", default=CODES)
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -44,7 +48,23 @@ def main() -> None:
         sent, seconds, weights = measure(code, options.steps, weights)
         if dist.get_rank() == 0:
             print(f"| {code} | {sent:.2f} | {sent - weights:.2f} | {seconds:.2f} |", flush=True)
+            if options.json:
+                append(options.json, code, options.steps, sent, weights, seconds)
     dist.destroy_process_group()
+
+
+def append(file: Path, code: str, steps: int, sent: float, weights: float, seconds: float) -> None:
+    """Appends the medians of a code to the records."""
+    record = {
+        "code": code,
+        "ranks": dist.get_world_size(),
+        "steps": steps,
+        "sent_mb": round(sent, 3),
+        "weights_mb": round(weights, 3),
+        "seconds": round(seconds, 3),
+    }
+    with file.open("a") as out:
+        out.write(json.dumps(record) + "\n")
 
 
 def measure(code: str, steps: int, weights: float) -> tuple[float, float, float]:

@@ -19,6 +19,7 @@ from atomo.exchange.engine.pipeline import Pipeline
 from atomo.training.checkpoints.checkpoint import Snapshot, load
 from atomo.training.job.batch_deal import counts, deal, steps_in
 from atomo.training.job.job import make_job
+from atomo.training.loop import paced_rounds
 from atomo.training.loop.anchored_exchange import AnchoredExchange
 from atomo.training.loop.paced_rounds import PacedRounds
 
@@ -250,6 +251,21 @@ def test_a_rank_that_joins_has_the_median_speed(tmp_path):
     paces.advance(speeds)
     assert paces.at(4).steps == steps_in(0.5, [0.1, 0.2, 0.4])
     assert paces.steps_of((0, 3, 2), (0, 3, 2)) == tuple(counts([0.1, 0.2, 0.4], 2))
+
+
+def test_a_slow_first_step_of_a_round_does_not_take_steps_from_a_rank(monkeypatch, tmp_path):
+    times = iter([0.0, 0.1] * 8 + [0.0, 5.0] * 3)
+    monkeypatch.setattr(paced_rounds, "clock_of", lambda rank: lambda: next(times))
+    paces = PacedRounds(make_job(paced(tmp_path, max_steps=100), 2), 0)
+    paces.begin(1)
+    for _ in range(8):
+        with paces.timed():
+            pass
+    for _ in range(3):
+        paces.advance({0: paces.step_s, 1: 0.1})
+        with paces.timed():
+            pass
+        assert paces.step_s == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0], [1.0, 2.0, -3.0], [1.0, 2.0, float("nan")]])

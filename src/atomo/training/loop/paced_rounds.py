@@ -25,6 +25,7 @@ from atomo.training.job.round_plan import Round
 __all__ = ["PACE", "PacedRounds", "clock_of", "paces"]
 
 KEPT: Final = 1000  # rounds that ended
+REMEMBERED: Final = 8  # local steps before the present round, of which the seconds are known
 PACE: Final = "pace"  # in a state of an exchange: a round, and the seconds of each rank
 
 
@@ -49,7 +50,7 @@ class PacedRounds:
         self._rank, self._clock = rank, clock_of(rank)
         self._known: Mapping[int, float] = {}  # seconds of a local step, by rank
         self._round: Round | None = None  # the present one, or the next one; None: as planned
-        self._own_s: list[float] = []  # the seconds of each local step of the round
+        self._own_s: list[float] = []  # the seconds of local steps, of this round and a few before
         self._turns: Iterator[BatchTurn] | None = None  # of the round; None: not yet dealt
         self._next: BatchTurn | None = None
         self._ended: deque[Round] = deque(maxlen=KEPT)
@@ -110,7 +111,9 @@ class PacedRounds:
 
     @property
     def step_s(self) -> float:
-        """The median seconds of a local step of this rank in the present round."""
+        """The median seconds of a local step of this rank, in the present round and in its last
+        steps before.
+        """
         return median(self._own_s) if self._own_s else self._known.get(self._rank, 0.0)
 
     @property
@@ -158,7 +161,9 @@ class PacedRounds:
         if self._round is not None and self._round.number < round_.number:
             self._ended.append(self._round)
         self._known, self._round = seconds, round_
-        self._own_s, self._turns, self._next = [], None, None
+        # The first step of a round is often slow. A rank that had only that one would get fewer
+        # and fewer steps.
+        self._own_s, self._turns, self._next = self._own_s[-REMEMBERED:], None, None
 
     def advance(self, seconds: Mapping[int, float]) -> None:
         """Ends the round, and determines the steps of the next one.

@@ -1,15 +1,19 @@
-"""Accuracy and bytes of 1-bit Adam, 0/1 Adam and 1-bit LAMB beside Adam, on the digits.
+"""Accuracy and bytes of 1-bit Adam, 0/1 Adam and 1-bit LAMB beside Adam and LAMB, on the digits.
 
-    python benchmarks/onebit.py --seeds 2
+python benchmarks/onebit.py benchmarks/records/onebit.jsonl --seeds 2
+python benchmarks/onebit.py benchmarks/records/onebit.jsonl --table docs/optimizers.md
 
-Four ranks as threads train LeNet with 16 images each: 160 steps, of which 32 are dense. Adam sends
-uncompressed gradients. The rows are means over seeds: the accuracy on test images, and the MB that
-a rank sends in all steps.
+Four ranks as threads train LeNet with 16 images each: 160 steps, of which 32 are dense. Adam and
+LAMB send uncompressed gradients. Results are lines of JSON: an optimizer, a seed, the accuracy on
+test images, and the MB that a rank sends in all steps. What has a result is not run again. The
+table has means over seeds.
 """
 
 import argparse
+import json
 import statistics
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +32,7 @@ BATCH: Final = 16
 STEPS: Final = 160
 FREEZE: Final = 32
 RATE: Final = 1e-3
+BEGIN, END = "<!-- onebit -->\n", "<!-- end of onebit -->\n"
 Make = Callable[[Any, Direct], Any]
 
 
@@ -48,25 +53,59 @@ def makers() -> dict[str, Make]:
             local_step_clipper=4,
             collective=ranks,
         ),
+        "LAMB, dense": lambda model, ranks: atomo.onebit_lamb(
+            model.parameters(), RATE, freeze_step=STEPS, collective=ranks
+        ),
         "`onebit_lamb`": lambda model, ranks: atomo.onebit_lamb(
-            model.parameters(), 10 * RATE, freeze_step=FREEZE, collective=ranks
+            model.parameters(), RATE, freeze_step=FREEZE, collective=ranks
         ),
     }
 
 
 def main() -> None:
-    """Prints the table."""
+    """Runs what has no result yet, or writes the table."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--table", type=Path, help="the page that gets the table")
     options = parser.parse_args()
+    results = read(options.results)
+    if options.table:
+        before, _, after = options.table.read_text().partition(BEGIN)
+        options.table.write_text(before + BEGIN + table(results) + END + after.partition(END)[2])
+        return
     torch.set_num_threads(1)
     data = load_dataset("Digits", options.data_dir)
-    print("| optimizer | right, % | MB sent by a rank |\n|---|---|---|")
-    for name, make in makers().items():
-        runs = [train(make, data, seed) for seed in range(options.seeds)]
-        accuracy, sent = (statistics.mean(column) for column in zip(*runs, strict=True))
-        print(f"| {name} | {accuracy:.1f} | {sent:.1f} |", flush=True)
+    for seed in range(options.seeds):
+        for name, make in makers().items():
+            if (name, seed) in results:
+                continue
+            accuracy, sent = train(make, data, seed)
+            record = {"optimizer": name, "seed": seed, "right": accuracy, "sent_mb": sent}
+            with options.results.open("a") as out:
+                out.write(json.dumps(record) + "\n")
+
+
+def read(file: Path) -> dict[tuple[str, int], tuple[float, float]]:
+    """Returns the accuracy and the MB by optimizer and seed; empty if there is no file."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    records = [json.loads(line) for line in lines]
+    return {(row["optimizer"], row["seed"]): (row["right"], row["sent_mb"]) for row in records}
+
+
+def table(results: dict[tuple[str, int], tuple[float, float]]) -> str:
+    """Returns a row for each optimizer: the mean over seeds, and the seeds."""
+    rows = defaultdict[str, list[tuple[float, float]]](list)
+    for (name, _), result in results.items():
+        rows[name].append(result)
+    lines = ["| optimizer | test images right, % | MB sent by a rank |", "| --- | --- | --- |"]
+    for name in makers():
+        if runs := rows[name]:
+            accuracy, sent = (statistics.mean(column) for column in zip(*runs, strict=True))
+            each = ", ".join(f"{right:.1f}" for right, _ in runs)
+            lines.append(f"| {name} | {accuracy:.1f} ({each}) | {sent:.1f} |")
+    return "\n".join(lines) + "\n"
 
 
 def train(make: Make, data: Any, seed: int) -> tuple[float, float]:
@@ -98,7 +137,7 @@ def train(make: Make, data: Any, seed: int) -> tuple[float, float]:
     with torch.no_grad():
         right = (models[0](images).argmax(1) == labels).float().mean()
     sent = transports[0].sent_bytes / 1e6
-    return 100 * float(right), sent
+    return round(100 * float(right), 2), round(sent, 1)
 
 
 if __name__ == "__main__":

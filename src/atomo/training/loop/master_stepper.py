@@ -76,7 +76,7 @@ class MasterStepper:
         self.optimizer = make_optimizer(self.weights.flat, job, self.rounds)
         self._sharing: list[int] = []  # ranks without the master, of the present round
         self.damping = Damping()
-        self._previous = torch.zeros_like(self.weights.flat)  # the mean differences of last rounds
+        self._previous: torch.Tensor | None = None  # the mean differences of the last rounds
         self.server = Server(
             transport,
             job.buckets,
@@ -192,6 +192,8 @@ class MasterStepper:
             if bucket.offset < self._job.entries
         ]
         mean, before = self.optimizer.gradient, self._previous
+        if before is None:
+            before = self._previous = torch.zeros_like(mean)
         similar = correlation([(mean[span], before[span]) for span in spans])
         for span in spans:
             before[span] = mean[span]

@@ -141,7 +141,9 @@ class Worker:
                     else:
                         if self._anchored:
                             self._anchored.forget()
-                        self._passes.weights.copy_(weights[:entries])
+                            weights = weights[:entries]
+                        # Without local steps these are the same tensor on the CPU: no copy.
+                        self._passes.weights.copy_(weights)
                         wait_s = max(0.0, time.perf_counter() - since - order.follow_s)
                         self._take_step(self._round.last, wait_s, order.follow_s)
                 case Kind.SAVE:

@@ -117,19 +117,9 @@ def test_what_is_to_be_read_is_short():
 
 
 NARROW = [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-# The text of these is not wrapped yet.
-WIDE = {
-    "headlines",
-    "local-steps",
-    "recipes",
-    "results",
-    "training",
-}
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in NARROW if page.stem not in WIDE], ids=lambda p: p.stem
-)
+@pytest.mark.parametrize("page", NARROW, ids=lambda p: p.stem)
 def test_lines_of_prose_are_narrow(page):
     lines = NOT_PROSE.sub("", page.read_text()).splitlines()
     wide = [line for line in lines if len(line) > 120 and not line.startswith("      ")]

@@ -39,6 +39,13 @@ def test_every_value_has_a_scale(values, may_be_log):
     assert scale.high > scale.low
 
 
+@pytest.mark.parametrize("values", [[0.11, 0.11 + 1e-15], [1.0, 1.0001], [-5.0, -5.001]])
+def test_ticks_of_nearly_equal_values_have_different_texts(values):
+    texts = [text for _, text in axis_scale(ChartAxis("x", PLAIN), np.array(values)).ticks]
+    assert len(texts) > 2
+    assert len({*texts}) == len(texts)
+
+
 def test_a_logarithmic_axis_has_no_place_for_zero():
     scale = axis_scale(ChartAxis("x", may_be_log=True), np.array([1.0, 1000.0]))
     assert np.isnan(scale.shares(np.array([0.0, -1.0]))).all()

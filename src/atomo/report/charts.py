@@ -57,13 +57,15 @@ class Series:
     dots: bool = False
     predicted: bool = False
     """True for a prediction, which is dashed."""
+    dashes: int = 0
+    """The kind of dashes, 0 for none: between them an equal line is seen that lies under it."""
     is_faint: bool = False
     """True for a line in the background, of values that another line is the mean of."""
 
     @property
     def classes(self) -> str:
         """The classes of the line in the style of the page."""
-        return style_classes(self.style, self.predicted) + " faint" * self.is_faint
+        return style_classes(self.style, self.predicted, self.dashes) + " faint" * self.is_faint
 
 
 @final
@@ -131,9 +133,10 @@ def bar_chart(
     return Chart(title, svg(title, text, height, body), names if len(parts) > 1 else [])
 
 
-def style_classes(style: int, predicted: bool = False) -> str:
+def style_classes(style: int, predicted: bool = False, dashes: int = 0) -> str:
     """Returns the classes of the colour and the dashes of a style."""
-    return f"c{style % COLOURS} d{DASHES if predicted else style // COLOURS % DASHES}"
+    kind = DASHES if predicted else (style // COLOURS + dashes) % DASHES
+    return f"c{style % COLOURS} d{kind}"
 
 
 def thinned(series: Series, most: int) -> Series:

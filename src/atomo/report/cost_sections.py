@@ -151,7 +151,9 @@ def bytes_chart(run: RunRecords) -> Chart | None:
     for place, (name, words) in enumerate(names.items()):
         exchanged = run.steps[name] > 0
         values: Column = smoothed(run.steps[name][exchanged])
-        lines.append(Series(words, run.steps["step"][exchanged], values, place))
+        steps = run.steps["step"][exchanged]
+        # Bytes are often equal: what is received, to what is sent or to what is uncompressed.
+        lines.append(Series(words, steps, values, place, dashes=place))
     axis = ChartAxis("bytes of an exchange", BYTES, may_be_log=True)
     return line_chart("Bytes of each exchange", STEP, axis, lines)
 

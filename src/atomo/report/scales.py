@@ -25,6 +25,7 @@ TICKS: Final = 5  # about as many are drawn
 LARGEST: Final = 1e100  # of a value that is drawn: a difference of two is finite
 MOST_TICKS: Final = 50
 STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+LEAST: Final = 0.01  # of the largest value: the ticks of a smaller range would have equal texts
 WIDE: Final = 30.0  # ratio of the largest to the smallest value from which on a scale is a power's
 DECADES: Final = 6  # more => every second power of ten has a tick
 
@@ -102,9 +103,12 @@ def labelled(axis: ChartAxis, unit: Unit) -> str:
 
 def linear_scale(label: str, low: float, high: float, unit: float) -> AxisScale:
     """Returns a scale whose limits are round numbers of the unit."""
+    largest = max(abs(low), abs(high))
     if not high > low:  # also where a difference is lost in rounding
-        padding = abs(low) / 2 or unit / 2
+        padding = largest / 2 or unit / 2
         low, high = low - padding * (low != 0), high + padding
+    elif high - low < LEAST * largest:
+        low, high = low - LEAST * largest / 2, high + LEAST * largest / 2
     step = round_step((high - low) / unit / TICKS)
     first, last = math.floor(low / unit / step + 1e-9), math.ceil(high / unit / step - 1e-9)
     # Of numbers that differ in their last bits alone, first and last may be far apart or equal.

@@ -28,10 +28,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from delay import DEVICE, delayed_address
-from local_steps_figures import write_figures
-from local_steps_methods import METHODS
-from local_steps_plans import HOSTS, RATES, UNLIMITED, Run, curve_runs, timed_runs, whole_runs
-from local_steps_rank import OF_PLAN
+from local_steps_figures import read, write_figures
+from local_steps_methods import METHODS, can_run
+from local_steps_plans import (
+    HOSTS,
+    RATES,
+    UNLIMITED,
+    Run,
+    curve_runs,
+    timed_runs,
+    timing_name,
+    whole_runs,
+)
 
 ROOT: Final = Path(__file__).parent.parent
 RECORDS: Final = ROOT / "benchmarks" / "records"
@@ -72,6 +80,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--rates", nargs="+", default=RATES, help="of links")
     parser.add_argument("--only", default="", help="text in the workload and the method of runs")
+    parser.add_argument("--machine", type=int, default=1, help="a number for this machine: times "
+                        "are compared with those of the same machine")  # fmt: skip
     parser.add_argument("--port", type=int, default=29531)
     return parser.parse_args()
 
@@ -93,18 +103,26 @@ def carry_out(options: argparse.Namespace, link: str, interface: str) -> None:
 
 
 def time_steps(options: argparse.Namespace, link: str, interface: str) -> None:
-    """Times the methods over a link."""
-    runs = timed_runs(link, interface, with_peers=options.peers is not None)
-    chosen = [run for run in runs if options.only in words(run)]
-    train(options, RECORDS / "local_steps_times.jsonl", chosen, HOSTS)
+    """Times the methods over a link that have no record of it."""
+    path = RECORDS / "local_steps_times.jsonl"
+    done = {(r["workload"], r["link"], timing_name(r["method"])) for r in read(path)}
+    for run in timed_runs(link, interface, options.peers):
+        methods = [
+            name
+            for name in run["methods"]
+            if (run["workload"], link, timing_name(name)) not in done
+            and options.only in words({**run, "method": name})
+        ]
+        if methods:
+            plan = {**run, "methods": methods, "machine": options.machine}
+            train(options, path, [plan], HOSTS)
 
 
 def train(options: argparse.Namespace, path: Path, runs: Sequence[Run], world: int) -> None:
     """Starts the ranks, which carry out the missing runs and append their records."""
-    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = read(path)
     missing = [run for run in runs if not any(is_record(record, run) for record in done)]
-    if options.peers is None:
-        missing = [run for run in missing if not needs_peers(run)]
+    missing = [run for run in missing if run_is_possible(run, options.peers)]
     if not missing:
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -117,16 +135,15 @@ def train(options: argparse.Namespace, path: Path, runs: Sequence[Run], world: i
         raise SystemExit(f"exit codes of the ranks: {codes}")
 
 
-def needs_peers(run: Run) -> bool:
-    """True if a run trains by a published file."""
+def run_is_possible(run: Run, peers: Path | None) -> bool:
+    """True if the file or the package of its method is here."""
     name = run.get("method", "")
-    return name in METHODS and METHODS[name].kind in ("demo", "ccloco")
+    return name not in METHODS or can_run(METHODS[name], peers)
 
 
 def is_record(record: Mapping[str, Any], run: Run) -> bool:
     """True if a record is of a run."""
-    keys = [key for key in run if key not in OF_PLAN or "methods" not in run]
-    return all(record.get(key) == run[key] for key in keys)
+    return all(record.get(key) == value for key, value in run.items())
 
 
 def start(

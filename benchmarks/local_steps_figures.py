@@ -13,7 +13,7 @@ from local_steps_workloads import WORKLOADS
 
 from atomo.core.plotting import pyplot_for
 
-__all__ = ["write_figures"]
+__all__ = ["read", "write_figures"]
 
 Record = Mapping[str, Any]
 PAGE: Final = "local-steps.md"
@@ -64,18 +64,18 @@ class Study:
         """Returns the timings over a link."""
         return [record for record in self._times if record["link"] == link]
 
-    def least_local_s(self, workload: str, link: str | None = None) -> float:
+    def least_local_s(self, workload: str, link: str | None = None, machine: int = 1) -> float:
         """Returns the least seconds of a step without an exchange, which all methods share; None:
         over all links.
         """
         records = (r for r in self._times if r["workload"] == workload)
-        chosen = (record for record in records if link in (None, record["link"]))
+        chosen = (r for r in records if link in (None, r["link"]) and machine_of(r) == machine)
         return float(min(s for record in chosen for s in record["local_s"]))
 
     def exchange(self, workload: str, link: str, method: str) -> tuple[float, float] | None:
         """Returns the seconds that an exchange adds to a step, and the bytes that a rank sends.
 
-        Both steps are the least of the same run, since other load only adds to their times.
+        Both steps are the least on the same machine, since other load only adds to their times.
         """
         key = workload, timing_name(method)
         records = [r for r in self.timed(link) if (r["workload"], timing_name(r["method"])) == key]
@@ -83,7 +83,8 @@ class Study:
             return None
         least_s = min(seconds for record in records for seconds in record["exchange_s"])
         sent = statistics.median(count for record in records for count in record["sent_bytes"])
-        return max(0.0, least_s - self.least_local_s(workload, link)), sent
+        local_s = self.least_local_s(workload, link, machine_of(records[0]))
+        return max(0.0, least_s - local_s), sent
 
     def step_s(self, workload: str, link: str, method: str) -> float | None:
         """Returns the mean seconds of a step, with its share of an exchange."""
@@ -106,6 +107,11 @@ class Study:
             if steps is None or exchange is None
             else steps * exchange[1] / METHODS[method].every
         )
+
+
+def machine_of(record: Record) -> int:
+    """Returns the number of the machine of a timing; the first has no number in its records."""
+    return int(record.get("machine", 1))
 
 
 def read(path: Path) -> list[Record]:
@@ -215,14 +221,17 @@ TICKS: Final = (10, 20, 50, 100, 200, 500, 1000, 2000)
 
 def whole_table(study: Study) -> str:
     """Returns the real seconds of whole runs beside the products."""
-    heads = ["method", "link", "steps", "seconds of training", "product"]
+    heads = ["workload", "method", "link", "steps", "seconds of training", "product"]
     rows = [
         [
+            run["workload"],
             run["method"],
             run["link"],
             f"{steps_of(run)}",
             f"{run['train_s']:.0f}",
-            number_text(study.seconds("LeNet", run["link"], run["method"]), "{:.0f}".format),
+            number_text(
+                study.seconds(run["workload"], run["link"], run["method"]), "{:.0f}".format
+            ),
         ]
         for run in study.whole
     ]
@@ -252,15 +261,20 @@ def draw(study: Study, path: Path) -> None:
     pyplot.close(figure)
 
 
+OTHERS: Final = ("C3", "C5", "C6", "C8", "C9", "k", "#8c6d31", "#393b79", "#ad494a", "#7b4173")
+"""Colours of the methods of others, in their order."""
+
+
 def style(method: str) -> dict[str, Any]:
     """Returns the line of a method: dashed for others', a colour for each number of steps."""
     every = METHODS[method].every
     ours = method.startswith("ours")
-    other = "x" if ours else "v" if METHODS[method].is_local else "d"
+    other = "x" if ours else {"post-local": "v", "torchft": "*"}.get(METHODS[method].kind, "d")
     colours = {1: "C7", 8: "C0", 16: "C4", 32: "C1", 128: "C2"}
     marks = {"sgd": "s", "lloydmax": "^", "tiletopk": "o"}
     mark = next((marks[word] for word in method.split() if word in marks), other)
-    colour = colours[every] if ours else f"C{3 + [*METHODS].index(method) % 6}"
+    others = [name for name in METHODS if METHODS[name].kind in ("ddp", "post-local", "torchft")]
+    colour = colours[every] if ours else OTHERS[others.index(method) % len(OTHERS)]
     return {"marker": mark, "linestyle": "-" if ours else "--", "color": colour}
 
 

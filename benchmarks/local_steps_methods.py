@@ -1,14 +1,21 @@
 """Methods of local_steps.py: data-parallel training, and local steps, of several systems.
 
 The published files of DeMo and of SparseLoCo (CCLoco) are not part of this project. `--peers` names
-a folder with `demo.py` and `ccloco.py`; without it these methods are not measured.
+a folder with `demo.py` and `ccloco.py`; without it these methods are not measured. Neither is
+torchft's DiLoCo where that package is not installed (`pip install torchft`).
 """
 
+import fcntl
 import importlib
+import importlib.util
+import os
+import socket
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, final
 
@@ -16,6 +23,7 @@ import torch
 import torch.distributed as dist
 from ddp_train import has_momentum, wrapped
 from torch import nn
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
     PostLocalSGDState,
     post_localSGD_hook,
@@ -27,7 +35,7 @@ from torch.optim import Optimizer
 
 import atomo
 
-__all__ = ["METHODS", "Method", "Trainer", "make_trainer"]
+__all__ = ["METHODS", "Method", "Trainer", "can_run", "make_trainer"]
 
 
 @final
@@ -36,7 +44,7 @@ class Method:
     """A way to train on several ranks."""
 
     kind: str
-    """ddp, post-local, local, demo or ccloco."""
+    """ddp, post-local, local, demo, ccloco or torchft."""
     setting: str = ""
     """The hook of DDP as in ddp_train.py, or the codec of local steps."""
     every: int = 1
@@ -47,11 +55,13 @@ class Method:
     """The steps during which an exchange continues; `round`: one round late."""
     dense_steps: int = 0
     """The first steps, each with an exchange."""
+    fragments: int = 1
+    mix: float = 0.0
 
     @property
     def is_local(self) -> bool:
         """True if ranks train alone between two exchanges."""
-        return self.kind in ("local", "post-local", "ccloco")
+        return self.kind in ("local", "post-local", "ccloco", "torchft")
 
 
 DECAY: Final = "residual(decay=0.95)"
@@ -64,6 +74,7 @@ def local_methods() -> Iterator[tuple[str, Method]]:
     """Yields the methods with local steps."""
     for every in ROUNDS:
         yield f"PostLocalSGD {every}", Method("post-local", every=every)
+        yield f"torchft {every}", Method("torchft", every=every)
         yield f"ours {every} sgd", Method("local", "sgd", every)
         yield f"ours {every} lloydmax", Method("local", "lloydmax", every, memory=DECAY)
         sparse = f"tiletopk(ratio={SHARES[every] / 100}, values=lloydmax)"
@@ -71,6 +82,10 @@ def local_methods() -> Iterator[tuple[str, Method]]:
         yield name, Method("local", sparse, every, memory=DECAY)
         if every == ROUNDS[0]:
             yield "ours 16 lloydmax", Method("local", "lloydmax", 16, memory=DECAY)
+            yield (
+                "ours 16 streaming lloydmax",
+                Method("local", "lloydmax", 16, memory=DECAY, overlap=2, fragments=4, mix=0.5),
+            )
 
 
 METHODS: Final[Mapping[str, Method]] = {
@@ -138,6 +153,8 @@ class LocalSteps:
             every={0: 1, method.dense_steps: method.every} if method.dense_steps else method.every,
             outer=method.outer,
             overlap=method.overlap,
+            fragments=method.fragments,
+            mix=method.mix,
             memory=method.memory,
             process_group=dist.group.WORLD,
         )
@@ -241,6 +258,71 @@ class SparseLoCo:
         yield
 
 
+@final
+class Torchft:
+    """torchft's DiLoCo: each rank is a replica group; rank 0 has the lighthouse."""
+
+    def __init__(self, method: Method, model: nn.Module, inner: Optimizer) -> None:
+        self.model, self.inner = model, inner
+        self.sent_bytes = 0
+        address, world = own_address(), dist.get_world_size()
+        self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        self._manager = self._join(address, world)
+        outer = outer_sgd(method.outer, model)
+        diloco = importlib.import_module("torchft.local_sgd").DiLoCo
+        diloco(self._manager, [model], inner, outer, method.every).__enter__()
+
+    def _join(self, address: str, world: int) -> Any:
+        torchft = importlib.import_module("torchft")
+        at = [""]
+        if not dist.get_rank():
+            kind = importlib.import_module("torchft.coordination").LighthouseServer
+            self._lighthouse = kind(bind="0.0.0.0:0", min_replicas=world)
+            port = self._lighthouse.address().rpartition(":")[2]
+            at = [f"http://{address}:{port}"]
+        dist.broadcast_object_list(at)
+        # All ranks begin with the same weights, so none copies those of another.
+        return torchft.Manager(
+            torchft.ProcessGroupGloo(timeout=timedelta(seconds=120)),
+            None, None, world, use_async_quorum=False, init_sync=False, rank=0, world_size=1,
+            store_addr=address, store_port=self._store.port, hostname=address,
+            lighthouse_addr=at[0], replica_id=f"rank_{dist.get_rank()}",
+            timeout=timedelta(seconds=120),
+        )  # fmt: skip
+
+    def step(self) -> None:
+        self.inner.step()
+
+    def anchor(self) -> AbstractContextManager[Any]:
+        """Changes nothing: evaluations take place after an exchange, when the model is the
+        anchor.
+        """
+        return nullcontext()
+
+
+def outer_sgd(spec: str, model: nn.Module) -> Optimizer:
+    """Returns the outer optimizer of a spec of `atomo.local_steps`."""
+    words = dict(pair.split("=") for pair in spec[4:-1].replace(" ", "").split(","))
+    momentum, nesterov = float(words.get("momentum", "0")), words.get("nesterov") == "yes"
+    return torch.optim.SGD(
+        model.parameters(), lr=float(words["lr"]), momentum=momentum, nesterov=nesterov
+    )
+
+
+def own_address() -> str:
+    """Returns the address of this host on the network device of the process group."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as endpoint:
+        name = struct.pack("256s", os.environ["GLOO_SOCKET_IFNAME"].encode())
+        return socket.inet_ntoa(fcntl.ioctl(endpoint, 0x8915, name)[20:24])  # SIOCGIFADDR
+
+
+def can_run(method: Method, peers: Path | None) -> bool:
+    """True if the files or the package that a method needs are here."""
+    if method.kind == "torchft":
+        return importlib.util.find_spec("torchft") is not None
+    return method.kind not in ("demo", "ccloco") or peers is not None
+
+
 def peer(folder: Path, name: str) -> Any:
     """Imports a published file. Both files need `einops`, in that folder or installed."""
     if str(folder) not in sys.path:
@@ -262,6 +344,7 @@ def make_trainer(
     kinds: Mapping[str, Callable[[Method, nn.Module, Optimizer], Trainer]] = {
         "ddp": DataParallel,
         "post-local": PostLocal,
+        "torchft": Torchft,
         "local": LocalSteps,
     }
     return kinds[method.kind](method, model, inner)

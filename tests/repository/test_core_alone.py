@@ -13,9 +13,10 @@ from support.wheels import TWO_RANKS
 from atomo.core.distribution import IMPORTS, NAME, install_command
 from atomo.errors import MissingPackage
 
-# None of these can be imported, as if no extra were installed. jinja2 comes with PyTorch.
+# None of these can be imported, as if no extra were installed. jinja2 comes with PyTorch. A rank
+# imports msgspec before mpi4py, and its sentence would hide the one about mpi4py.
 BLOCKED = sorted(
-    {*IMPORTS} - {"jinja2"}
+    {*IMPORTS} - {"jinja2", "msgspec"}
     | {"accelerate", "boto3", "jiwer", "lightning", "matplotlib", "pycocotools", "timm"}
     | {"tokenizers", "transformers", "yaml"}
 )

@@ -110,7 +110,7 @@ class Study:
 
 
 def machine_of(record: Record) -> int:
-    """Returns the number of the machine of a timing; the first has no number in its records."""
+    """Returns the number of the machine of a timing; records without one are of the first."""
     return int(record.get("machine", 1))
 
 

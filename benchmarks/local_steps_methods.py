@@ -56,7 +56,9 @@ class Method:
     dense_steps: int = 0
     """The first steps, each with an exchange."""
     fragments: int = 1
+    """The parts of the model, exchanged in turn."""
     mix: float = 0.0
+    """The weight of a rank's own weights after an exchange."""
 
     @property
     def is_local(self) -> bool:

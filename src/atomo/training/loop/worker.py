@@ -55,8 +55,7 @@ class Worker:
         self._paced = PacedRounds(job, transport.rank - 1) if paces(job.settings) else None
         self._rounds: RoundSource = self._paced or job.rounds
         self._round = job.rounds.at(1)
-        self._local = self._make_local_steps()
-        self._anchored = self._make_rounds()
+        self._own_rounds = self._make_rounds()
         self._puller = SerialExecutor("pull")
         self._pulled: Future[Command] | None = None  # a command that arrives during an overlap
         self._compute_s = 0.0  # of the passes since the last report of a round
@@ -72,20 +71,16 @@ class Worker:
             self._memory, settings.compression, rank, settings.seed, job.late_share, rows
         )
 
-    def _make_local_steps(self) -> LocalSteps | None:
-        """Builds this worker's own optimizer; None: no round has local steps."""
-        job, weights = self._job, self._passes.weights
+    def _make_rounds(self) -> WorkerRounds | None:
+        """Builds the rounds of local steps, with an optimizer of this worker; None: there are
+        none.
+        """
+        job, passes = self._job, self._passes
         if not job.settings.has_local_steps:
             return None
-        own = make_flat_optimizer(weights, job, averages=False)
-        return LocalSteps(own, job.buckets)
-
-    def _make_rounds(self) -> WorkerRounds | None:
-        """Builds the rounds of local steps; None: there are none."""
-        passes = self._passes
-        if self._local is None:
-            return None
-        return WorkerRounds(self._job, self._rounds, passes.model, passes.weights, self._local)
+        optimizer = make_flat_optimizer(passes.weights, job, averages=False)
+        local = LocalSteps(optimizer, job.buckets)
+        return WorkerRounds(job, self._rounds, passes.model, passes.weights, local)
 
     def _make_client(self, threads: int) -> Client:
         job, settings, transport = self._job, self._job.settings, self._transport
@@ -111,7 +106,7 @@ class Worker:
         job, rounds, weights = self._job, self._rounds, self._passes.weights.cpu()
         return Follower(
             # No copy on the CPU, unless local steps move the weights away from the master's.
-            self._anchored.flat().cpu() if self._anchored else weights,
+            self._own_rounds.flat().cpu() if self._own_rounds else weights,
             lambda weights: make_optimizer(weights, job, rounds, averages=False),
             lambda step: job.served_buckets(rounds.numbered(step)),
             rank,
@@ -133,14 +128,14 @@ class Worker:
                     self._share(order.workers)
                     weights = to_device(order.weights, device)
                     since = max(waiting_since, self._client.wait_started)
-                    if self._round.is_local and self._local and self._anchored:
-                        taken = self._anchored.begin(weights, self._round)
+                    if self._round.is_local and self._own_rounds:
+                        taken = self._own_rounds.begin(weights, self._round)
                         wait_s = max(0.0, time.perf_counter() - since - order.follow_s)
                         times = wait_s, order.follow_s
-                        self._take_round(self._local, self._anchored, weights, taken, times)
+                        self._take_round(self._own_rounds, weights, taken, times)
                     else:
-                        if self._anchored:
-                            self._anchored.forget()
+                        if self._own_rounds:
+                            self._own_rounds.forget()
                             weights = weights[:entries]
                         # Without local steps these are the same tensor on the CPU: no copy.
                         self._passes.weights.copy_(weights)
@@ -152,8 +147,8 @@ class Worker:
                     self._client.send_state(self._state(mid_round=False))
                 case Kind.STATE if order.state is not None:
                     restore(without_rounds(order.state), self._memory, self._passes.model)
-                    if self._anchored:
-                        self._anchored.load_state_dict(order.state)
+                    if self._own_rounds:
+                        self._own_rounds.load_state_dict(order.state)
                 case _:
                     self._passes.close()
                     return DONE
@@ -172,7 +167,7 @@ class Worker:
 
     def _state(self, *, mid_round: bool) -> dict[str, Tensor]:
         """Returns the state of this worker for a checkpoint."""
-        inner = self._anchored.state_dict(mid_round=mid_round) if self._anchored else {}
+        inner = self._own_rounds.state_dict(mid_round=mid_round) if self._own_rounds else {}
         return worker_state(self._memory, self._passes.model) | inner
 
     def _share(self, workers: tuple[int, ...]) -> None:
@@ -189,8 +184,8 @@ class Worker:
 
     def _push(self, bucket: Bucket, flat: Float[torch.Tensor, " n"]) -> None:
         """Takes the gradient of a bucket during the backward pass."""
-        if self._local and self._round.is_local:
-            self._local.hold(bucket, flat)
+        if self._own_rounds and self._round.is_local:
+            self._own_rounds.local.hold(bucket, flat)
         else:
             self._client.push(bucket, flat)
 
@@ -201,8 +196,7 @@ class Worker:
 
     def _take_round(
         self,
-        local: LocalSteps,
-        anchored: WorkerRounds,
+        own: WorkerRounds,
         anchor: Float[torch.Tensor, " n"],
         taken: int,
         times: tuple[float, float],
@@ -210,8 +204,7 @@ class Worker:
         """Takes the steps of a round, and sends the difference between the anchor and the weights.
 
         Args:
-            local: the steps of this worker.
-            anchored: the weights of this worker beside the anchor.
+            own: the rounds of this worker.
             anchor: the weights from which all workers begin the round.
             taken: the steps of the round that a checkpoint has already.
             times: the seconds of the wait for the anchor, and of repeating the master's steps.
@@ -225,9 +218,9 @@ class Worker:
         report: Report | None = None
         saved = saved_steps(self._job, round_)
         for step in range(round_.first + taken, round_.last + 1):
-            metrics = self._take_local_steps(local, step) or metrics
+            metrics = self._take_local_steps(own.local, step) or metrics
             if step == round_.begins:
-                report = self._send_differences(local, anchored, anchor, times)
+                report = self._send_differences(own, anchor, times)
             if step in saved:
                 self._client.send_state(self._state(mid_round=True))
         assert report is not None, "the exchange of a round begins in the round"
@@ -265,8 +258,7 @@ class Worker:
 
     def _send_differences(
         self,
-        local: LocalSteps,
-        anchored: WorkerRounds,
+        own: WorkerRounds,
         anchor: Float[torch.Tensor, " n"],
         times: tuple[float, float],
     ) -> Report:
@@ -274,13 +266,13 @@ class Worker:
         client, round_ = self._client, self._round
         client.begin(self._job.served_buckets(round_))
         with self._passes.explained():
-            for bucket, flat in anchored.differences(anchor, round_):
+            for bucket, flat in own.differences(anchor, round_):
                 client.push(bucket, flat)
             client.flush()
         wait_s, follow_s = times
         if self._paced:
-            self._compute_s = self._paced.step_s * local.taken
-        report = local.report((self._compute_s, client.encode_s, client.send_s, wait_s))
+            self._compute_s = self._paced.step_s * own.local.taken
+        report = own.local.report((self._compute_s, client.encode_s, client.send_s, wait_s))
         report, self._compute_s = replace(report, follow_s=follow_s), 0.0
         client.report(report)
         if round_.begins < round_.last:

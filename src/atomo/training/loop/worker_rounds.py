@@ -49,7 +49,8 @@ class WorkerRounds:
         self._job, self._rounds, self._weights = job, rounds, weights
         self._buffers = [*floating_buffers(model).values()] if job.buffer_buckets else []
         self._rotates = job.settings.transform == DCT
-        self._local = local
+        self.local = local
+        """The local steps of this worker."""
         self._last = NO_ROUND  # the round of the weights; 0: they are not those of a round
         self._resumes = self._is_ahead = False
 
@@ -68,7 +69,7 @@ class WorkerRounds:
         Returns:
             The steps of the round that this worker took before a checkpoint interrupted it.
         """
-        resumes, taken = self._resumes, self._local.taken
+        resumes, taken = self._resumes, self.local.taken
         if not resumes:
             self._continue_from(anchor, round_)
         self._last, self._resumes, self._is_ahead = round_.number, False, False
@@ -131,12 +132,12 @@ class WorkerRounds:
         is_local = before is not None and before.is_local
         keeps = before is not None and (before.fragment is not None or self._mix(before) > 0)
         ahead = not mid_round and is_local and keeps
-        state = self._local.state_dict(mid_round=mid_round or ahead)
+        state = self.local.state_dict(mid_round=mid_round or ahead)
         return state | ({AHEAD: torch.ones(())} if ahead else {})
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores the result of `state_dict`. Other entries are ignored."""
-        self._local.load_state_dict(state)
+        self.local.load_state_dict(state)
         self._is_ahead = AHEAD in state
         self._resumes = not self._is_ahead and any(name.startswith(LOCAL) for name in state)
 

@@ -4,6 +4,7 @@
     python benchmarks/headlines.py images --data-dir data --pieces 1  # one more epoch
     python benchmarks/headlines.py images --data-dir data --epochs 5  # shorter runs
     python benchmarks/headlines.py characters                         # the transformer
+    python benchmarks/headlines.py trials                             # its memory of topk
     python benchmarks/headlines.py times                              # seconds of its steps
     python benchmarks/headlines.py figures                            # tables and pictures
 
@@ -20,13 +21,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from headlines_characters import CODES, MEMORIES, SEEDS, SHORT, time_codes, train_characters
+from headlines_characters import SEEDS, SHORT, TRANSFORMERS, TRIALS, time_codes, train_characters
 from headlines_figures import write_figures
 from headlines_plan import EPOCHS, Run, plan
 from headlines_records import read, records_of
 from headlines_train import epoch_record, settings_of, train_epoch
 
 ROOT: Final = Path(__file__).parent.parent
+PARTS: Final = ("images", "characters", "trials", "times", "figures")
 RECORDS: Final = ROOT / "benchmarks" / "records" / "headlines.jsonl"
 
 
@@ -36,7 +38,9 @@ def main() -> None:
     if options.part == "figures":
         write_figures(read(options.records), ROOT / "docs")
         return
-    pieces = {"images": epochs, "characters": transformers, "times": timings}[options.part]
+    pieces = {
+        "images": epochs, "characters": transformers, "trials": trials, "times": timings
+    }[options.part]  # fmt: skip
     for record in islice(pieces(options), options.pieces):
         line = json.dumps(record)
         with options.records.open("a") as out:
@@ -49,7 +53,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("images", "characters", "times", "figures"))
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--pieces", type=int, help="maximum number; all if not given")
     parser.add_argument("--epochs", type=int, default=EPOCHS, help="length of the runs of images")
@@ -88,14 +92,23 @@ def transformers(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Trains the missing transformers; yields their records."""
     records = read(options.records)
     for seed in SEEDS:
-        for name in CODES:
+        for name in TRANSFORMERS:
             if is_chosen(options, name) and not records_of(records, "characters", name, seed):
                 yield {"task": "characters", **train_characters(name, seed)}
 
 
+def trials(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Trains the missing trials of the transformer; yields their records."""
+    records = read(options.records)
+    for name in TRIALS:
+        if is_chosen(options, name) and not records_of(records, "trials", name, 1):
+            yield {"task": "trials", **train_characters(name, 1)}
+
+
 def timings(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Times the steps of all transformers in turns; yields their records."""
-    names = [name for name in CODES if name not in (SHORT, *MEMORIES) and is_chosen(options, name)]
+    timed = (name for name in TRANSFORMERS if name not in (SHORT, "topk-residual"))
+    names = [name for name in timed if is_chosen(options, name)]
     yield from ({"task": "times", **record} for record in time_codes(names))
 
 

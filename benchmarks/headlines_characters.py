@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,7 +26,16 @@ from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.optimizer import AveragedOptimizer
 from atomo.transports import network
 
-__all__ = ["CODES", "MEMORIES", "SEEDS", "SHORT", "STEPS", "time_codes", "train_characters"]
+__all__ = [
+    "SEEDS",
+    "SHORT",
+    "STEPS",
+    "TRANSFORMERS",
+    "TRIALS",
+    "Method",
+    "time_codes",
+    "train_characters",
+]
 
 STEPS: Final = 2000
 SEEDS: Final = (1, 2)
@@ -36,26 +46,54 @@ EVERY: Final = 50  # steps between two evaluations
 
 SHORT: Final = "dense-short"
 """Dense, with as many steps as fit in the seconds of the fastest method over 100 Mbit/s."""
-SHORT_STEPS: Final = 350
-CODES: Final[Mapping[str, str]] = MappingProxyType(
+
+
+@dataclass(frozen=True)
+class Method:
+    """How the transformer is trained."""
+
+    code: str
+    memory: str = "auto"
+    schedule: int = STEPS
+    """Steps of the schedule of the rate."""
+    steps: int = STEPS
+    """Steps that are taken."""
+    beta2: float = 0.99
+    clips: bool = True
+
+
+TRANSFORMERS: Final[Mapping[str, Method]] = MappingProxyType(
     {
-        "dense": "sgd",
-        SHORT: "sgd",
-        "topk": "topk(ratio=0.01)",
-        "powersgd": "powersgd(rank=4)",
-        "topk-residual": "topk(ratio=0.01)",
-        "efsignsgd": "efsignsgd",
-        "svd": "svd(rank=3)",
-        "qsgd": "qsgd(bits=4)",
-        "natural": "natural",
-        "onebit": "onebit",
-        "terngrad": "terngrad",
-        "dgc": "dgc(ratio=0.001)",
-        "svd-top": "svd(rank=3, selection=top)",
+        "dense": Method("sgd"),
+        SHORT: Method("sgd", schedule=350, steps=350),
+        "topk": Method("topk(ratio=0.01)"),
+        "powersgd": Method("powersgd(rank=4)"),
+        "topk-residual": Method("topk(ratio=0.01)", "residual"),
+        "efsignsgd": Method("efsignsgd"),
+        "svd": Method("svd(rank=3)"),
+        "qsgd": Method("qsgd(bits=4)"),
+        "natural": Method("natural"),
+        "onebit": Method("onebit"),
+        "terngrad": Method("terngrad"),
+        "dgc": Method("dgc(ratio=0.001)"),
+        "svd-top": Method("svd(rank=3, selection=top)"),
     }
 )
-MEMORIES: Final[Mapping[str, str]] = MappingProxyType({"topk-residual": "residual"})
-"""Memories that are not the default."""
+TRIED: Final = 600
+"""Steps of a trial: the two memories of topk differ from step 200 on."""
+TRIALS: Final[Mapping[str, Method]] = MappingProxyType(
+    {
+        f"{memory}{name}": Method("topk(ratio=0.01)", memory, steps=TRIED, beta2=beta2, clips=clips)
+        for name, beta2, clips in (
+            ("", 0.99, True),
+            ("-slow", 0.999, True),
+            ("-free", 0.99, False),
+            ("-slow-free", 0.999, False),
+        )
+        for memory in ("adam", "residual")
+    }
+)
+"""Why is a residual ahead of the default memory here? The setting that changes it is the cause."""
 Record = dict[str, Any]
 
 
@@ -68,22 +106,22 @@ def rate_of(step: int, steps: int) -> float:
     return LEAST + 0.5 * (1 + math.cos(angle)) * (PEAK - LEAST)
 
 
-def optimizer_of(model: nn.Module) -> torch.optim.AdamW:
+def optimizer_of(model: nn.Module, beta2: float) -> torch.optim.AdamW:
     """Returns AdamW, which decays the weights of matrices alone."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
+    return torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, beta2), weight_decay=0.1, fused=True)
 
 
 class Ranks:
     """The ranks of one training, as threads."""
 
-    def __init__(self, workload: Characters, name: str, seed: int) -> None:
+    def __init__(self, workload: Characters, method: Method, seed: int) -> None:
         torch.manual_seed(seed)
         first = workload.build()
         self._workload, self._seed = workload, seed
-        self._code, self._memory = CODES[name], MEMORIES.get(name, "auto")
+        self._method = method
         self.models = [copy.deepcopy(first) for _ in range(RANKS)]
         self.points: list[tuple[int, float]] = []
         self.sent_bytes = self.seconds = 0.0
@@ -112,12 +150,12 @@ class Ranks:
     def _train_rank(self, rank: int, collective: Direct, steps: int, every: int) -> None:
         model = self.models[rank]
         wrapped = atomo.wrap_optimizer(
-            optimizer_of(model), model, self._code, memory=self._memory, seed=self._seed,
-            collective=collective,
+            optimizer_of(model, self._method.beta2), model, self._method.code,
+            memory=self._method.memory, seed=self._seed, collective=collective,
         )  # fmt: skip
         for step in range(steps):
             started = time.perf_counter()
-            rate = rate_of(step, steps)
+            rate = rate_of(step, self._method.schedule)
             self._step(wrapped, model, step, rank, rate)
             if rank == 0:
                 self.seconds += time.perf_counter() - started
@@ -136,7 +174,8 @@ class Ranks:
         loss = self._workload.loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         # Of each rank, before the codec: a memory of updates has no mean gradient to clip.
-        clip_grad_norm_(model.parameters(), 1.0)
+        if self._method.clips:
+            clip_grad_norm_(model.parameters(), 1.0)
         wrapped.step()
 
 
@@ -154,8 +193,9 @@ def workload_of() -> Characters:
 
 def train_characters(name: str, seed: int) -> Record:
     """Trains with a code; returns the record, with losses by steps."""
-    ranks = Ranks(workload_of(), name, seed)
-    ranks.train(SHORT_STEPS if name == SHORT else STEPS)
+    method = TRANSFORMERS.get(name) or TRIALS[name]
+    ranks = Ranks(workload_of(), method, seed)
+    ranks.train(method.steps)
     points = [list(point) for point in ranks.points]
     return {"method": name, "seed": seed, "points": points, "sent_bytes": round(ranks.sent_bytes)}
 
@@ -165,7 +205,7 @@ def time_codes(names: Sequence[str], steps: int = 40, turns: int = 3) -> list[Re
     workload, means = workload_of(), dict[str, list[float]]()
     for _ in range(turns):
         for name in names:
-            ranks = Ranks(workload, name, 1)
+            ranks = Ranks(workload, TRANSFORMERS[name], 1)
             ranks.train(steps, every=steps + 1)
             means.setdefault(name, []).append(ranks.seconds / steps)
     return [{"method": name, "step_s": round(min(means[name]), 5)} for name in names]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from headlines_characters import CODES, SHORT, STEPS
+from headlines_characters import SHORT, STEPS, TRANSFORMERS, TRIALS
 from headlines_plan import METHODS, PARAMETERS
 from headlines_records import Record, records_of
 from local_steps_figures import between, markdown
@@ -56,6 +56,10 @@ class Study:
         seeds = self.seeds("characters", method)
         return dict(zip(seeds, (points[-1][1] for points in self.points(method)), strict=True))
 
+    def records_of_trial(self, name: str) -> list[Record]:
+        """Returns the records of a trial of the transformer."""
+        return records_of(self.records, "trials", name, 1)
+
     def sent_bytes(self, method: str) -> float:
         """Returns the bytes that a rank of the transformer sends in a step."""
         chosen = (r for r in self.records if (r["task"], r["method"]) == ("characters", method))
@@ -82,6 +86,7 @@ def write_figures(records: Sequence[Record], docs: Path) -> None:
     for length in study.lengths:
         text = between(text, f"images of {length} epochs", images_table(study, length))
     text = between(text, "characters", characters_table(study))
+    text = between(text, "trials", trials_table(study))
     page.write_text(text)
     draw(study, docs / "headlines.png")
 
@@ -118,7 +123,7 @@ def finished_row(method: str, runs: Sequence[list[Record]], dense: Sequence[floa
 def characters_table(study: Study) -> str:
     """Returns losses at equal steps and at equal seconds, by method."""
     limit_s = least_seconds(study)
-    trained = [method for method in CODES if study.points(method)]
+    trained = [method for method in TRANSFORMERS if study.points(method)]
     rows = [characters_row(study, method, limit_s) for method in trained]
     heads = ["method", "code", f"loss after {STEPS} steps", "to dense", "kB sent in a step"]
     seconds = "" if limit_s is None else f" {limit_s:.0f} s"
@@ -127,7 +132,9 @@ def characters_table(study: Study) -> str:
 
 def least_seconds(study: Study) -> float | None:
     """Returns the seconds of the fastest method for all steps; None: no step was timed."""
-    means = [mean for method in CODES if study.points(method) and (mean := study.step_s(method))]
+    means = [
+        mean for method in TRANSFORMERS if study.points(method) and (mean := study.step_s(method))
+    ]
     return STEPS * min(means) if means else None
 
 
@@ -145,8 +152,12 @@ def characters_row(study: Study, method: str, limit_s: float | None) -> list[str
     if method == SHORT:
         steps = f"{runs[0][-1][0]} steps, a schedule of their own"
         mean = statistics.mean(last)
-        return [f"`{method}`", f"`{CODES[method]}`", "", "", "", steps, f"{mean:.3f}"]
-    cells = [f"`{method}`", f"`{CODES[method]}`", ", ".join(f"{loss:.3f}" for loss in last)]
+        return [f"`{method}`", f"`{TRANSFORMERS[method].code}`", "", "", "", steps, f"{mean:.3f}"]
+    cells = [
+        f"`{method}`",
+        f"`{TRANSFORMERS[method].code}`",
+        ", ".join(f"{loss:.3f}" for loss in last),
+    ]
     cells.append(behind_dense(study, method))
     cells.append(f"{study.sent_bytes(method) / 1e3:.0f}")
     step_s = study.step_s(method)
@@ -154,6 +165,23 @@ def characters_row(study: Study, method: str, limit_s: float | None) -> list[str
         return [*cells, "", ""]
     loss = statistics.mean(loss_at(points, limit_s / step_s) for points in runs)
     return [*cells, f"{step_s * STEPS:.0f}", f"{loss:.3f}"]
+
+
+def trials_table(study: Study) -> str:
+    """Returns the losses of topk with both memories, by setting of AdamW."""
+    losses = {
+        name: study.records_of_trial(name)[-1]["points"][-1][1]
+        for name in TRIALS
+        if study.records_of_trial(name)
+    }
+    rows = []
+    for name, method in TRIALS.items():
+        other = name.replace("adam", "residual", 1)
+        if method.memory == "adam" and {name, other} <= losses.keys():
+            cells = [f"{method.beta2:g}", "norm 1, each rank" if method.clips else "none"]
+            own, residual = losses[name], losses[other]
+            rows.append([*cells, f"{own:.3f}", f"{residual:.3f}", f"{own - residual:+.3f}"])
+    return markdown(["beta2", "clipping", "`adam`", "`residual`", "difference"], rows)
 
 
 def loss_at(points: Sequence[Sequence[float]], step: float) -> float:
@@ -200,7 +228,7 @@ def image_panel(study: Study) -> Panel:
 def character_panel(study: Study) -> Panel:
     """Returns the labels and the losses of the first seed of each method."""
     curves = []
-    for method in CODES:
+    for method in TRANSFORMERS:
         step_s, runs = study.step_s(method), study.points(method)
         if runs and step_s is not None:
             losses = [loss for _, loss in runs[0]]

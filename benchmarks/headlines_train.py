@@ -12,6 +12,7 @@ from torch.nn import Module
 
 from atomo.config.settings import Settings
 from atomo.core.arguments import parse_arguments
+from atomo.core.process.allocator import keep_freed_memory
 from atomo.training.checkpoints.checkpoint import latest, load
 from atomo.training.evaluation.scoring import build_subject, score
 from atomo.training.job.events import Event, StepDone
@@ -73,6 +74,7 @@ def train_epoch(chosen: Settings, epoch: int) -> None:
 
     A folder that is lost costs the epochs until then again, with the same bits.
     """
+    keep_freed_memory()
     jobs = [make_job(chosen, chosen.n) for _ in range(chosen.n)]
     last_step = epoch * jobs[0].steps_per_epoch
     done = latest(Path(chosen.train_dir)) or 0

@@ -4,7 +4,7 @@
     python3 tools/virtual_cluster.py up --hosts 4 --rate 1gbit
     python benchmarks/headline_times.py exchange --peers PEERS   # seconds over links
     python benchmarks/headline_times.py grouping --data-dir data # layer-wise against merged
-    python benchmarks/headline_times.py simulate --peers PEERS   # steps of 4 and 16 workers
+    python benchmarks/headline_times.py simulate --peers PEERS --data-dir data # 4, 16 workers
     python benchmarks/headline_times.py table                    # the records as tables
 
 PEERS is a folder with published code: `GRACE` (github.com/sands-lab/grace) for its `dgc`, and
@@ -82,7 +82,10 @@ def main() -> None:
     elif options.part == "grouping":
         write("grouping", grouping(options))
     elif options.part == "simulate":
-        write("simulate", simulate(NETWORK, options.peers and options.peers / "ATOMO"))
+        write(
+            "simulate",
+            simulate(NETWORK, options.data_dir, options.peers and options.peers / "ATOMO"),
+        )
     elif options.rank is not None:
         exchange(options)
     else:
@@ -96,7 +99,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--peers", type=Path, help="a folder with GRACE and ATOMO")
-    parser.add_argument("--data-dir", default="data", help="with CIFAR-10, for `grouping`")
+    parser.add_argument("--data-dir", default="data", help="with CIFAR-10")
     parser.add_argument("--times", type=int, default=7, help="repetitions")
     parser.add_argument("--rates", nargs="+", default=RATES, help="of the links")
     parser.add_argument("--gradient", choices=(NETWORK, LINEAR), default=NETWORK)
@@ -162,7 +165,8 @@ def encoder(
     if method in ATOMO_CODES:
         published = AtomoEncoder(options.peers / "ATOMO", method)
         return lambda: sum(map(len, published.encode(gradient)))
-    own = atomo.Encoder(method, momentum=0.9)
+    # With the others momentum is the optimizer's, as it is published.
+    own = atomo.Encoder(method, momentum=0.9 if method in ENCODERS[1:3] else 0.0)
     return lambda: len(own.encode(gradient))
 
 

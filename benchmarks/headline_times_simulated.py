@@ -41,14 +41,17 @@ LATENCY_S: Final = 100e-6
 BATCH: Final = 128  # of a worker, in the published script
 
 
-def simulate(network: str, published: Path | None) -> Iterator[dict[str, Any]]:
+def simulate(network: str, data_dir: str, published: Path | None) -> Iterator[dict[str, Any]]:
     """Yields the predicted seconds of a step for each code, exchange, link and number of workers.
 
     Args:
-        network: name of the network, with CIFAR-10's image size.
+        network: name of the network.
+        data_dir: the folder with CIFAR-10.
         published: the root of ATOMO's repository; None leaves its rows out.
     """
-    options = ExplainOptions(network=network, image_size=32, batch_size=BATCH, repetitions=2)
+    options = ExplainOptions(
+        network=network, dataset="Cifar10", data_dir=data_dir, batch_size=BATCH, repetitions=2
+    )
     profile = time_passes(options)
     for code, costs in measured(profile, published):
         gathers = "Allreduce" if code == "sgd" else "Allgather"

@@ -26,11 +26,16 @@ def why_slow(precision: str, device: torch.device) -> str:
     """Returns why passes in this precision are slower than in float32; empty if they are not."""
     if precision != "bf16" or device.type != "cpu":
         return ""
-    if torch.backends.cpu.get_cpu_capability() != "AVX2":
-        return ""
+    match torch.backends.cpu.get_cpu_capability():
+        case "AVX2":
+            lacks, factor = "no AVX-512", "several times"
+        case "AVX512" if not torch.cpu._is_avx512_bf16_supported():
+            lacks, factor = "AVX-512 without its part for bfloat16", "about twice"
+        case _:
+            return ""
     return (
-        "--precision bf16: this processor has no AVX-512, without which PyTorch's convolutions in "
-        "bfloat16 take several times as long as in float32; --precision fp32 is faster here"
+        f"--precision bf16: this processor has {lacks}, so that PyTorch's convolutions in "
+        f"bfloat16 take {factor} as long as in float32; --precision fp32 is faster here"
     )
 
 

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import torch
-from local_steps_workloads import Batch, Characters
+from local_steps_workloads import VOCABULARY, Batch, Characters
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -25,9 +25,11 @@ import atomo
 from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.optimizer import AveragedOptimizer
 from atomo.transports import network
+from atomo.workloads.language.transformer import TransformerLanguageModel
 
 __all__ = [
     "SEEDS",
+    "SETTINGS",
     "SHORT",
     "STEPS",
     "TRANSFORMERS",
@@ -39,7 +41,6 @@ __all__ = [
 
 STEPS: Final = 2000
 SEEDS: Final = (1, 2)
-WINDOWS: Final = 12  # of all ranks
 RANKS: Final = 2
 PEAK, LEAST, WARM_UP = 1e-3, 1e-4, 100
 EVERY: Final = 50  # steps between two evaluations
@@ -60,6 +61,13 @@ class Method:
     """Steps that are taken."""
     beta2: float = 0.99
     clips: bool = True
+    """Gradients are clipped to norm 1 on each rank."""
+    windows: int = 12
+    """Of all ranks."""
+    constant: bool = False
+    """The rate is the peak at every step."""
+    small: bool = False
+    """2 layers of 96 whose last matrix is the embedding, as in benchmarks/adam.py."""
 
 
 TRANSFORMERS: Final[Mapping[str, Method]] = MappingProxyType(
@@ -81,15 +89,29 @@ TRANSFORMERS: Final[Mapping[str, Method]] = MappingProxyType(
 )
 TRIED: Final = 600
 """Steps of a trial: the two memories of topk differ from step 200 on."""
+SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {
+        "published": {},
+        "beta2 0.999": {"beta2": 0.999},
+        "no clipping": {"clips": False},
+        "beta2 0.999, no clipping": {"beta2": 0.999, "clips": False},
+        "constant rate": {"constant": True},
+        "32 windows": {"windows": 32},
+        "2 layers of 96, tied": {"small": True},
+        "all of these": {
+            "beta2": 0.999,
+            "clips": False,
+            "constant": True,
+            "windows": 32,
+            "small": True,
+        },
+    }
+)
+"""What a trial changes."""
 TRIALS: Final[Mapping[str, Method]] = MappingProxyType(
     {
-        f"{memory}{name}": Method("topk(ratio=0.01)", memory, steps=TRIED, beta2=beta2, clips=clips)
-        for name, beta2, clips in (
-            ("", 0.99, True),
-            ("-slow", 0.999, True),
-            ("-free", 0.99, False),
-            ("-slow-free", 0.999, False),
-        )
+        f"{memory}: {name}": Method("topk(ratio=0.01)", memory, steps=TRIED, **changes)
+        for name, changes in SETTINGS.items()
         for memory in ("adam", "residual")
     }
 )
@@ -119,7 +141,7 @@ class Ranks:
 
     def __init__(self, workload: Characters, method: Method, seed: int) -> None:
         torch.manual_seed(seed)
-        first = workload.build()
+        first = small_model(workload) if method.small else workload.build()
         self._workload, self._seed = workload, seed
         self._method = method
         self.models = [copy.deepcopy(first) for _ in range(RANKS)]
@@ -155,7 +177,7 @@ class Ranks:
         )  # fmt: skip
         for step in range(steps):
             started = time.perf_counter()
-            rate = rate_of(step, self._method.schedule)
+            rate = PEAK if self._method.constant else rate_of(step, self._method.schedule)
             self._step(wrapped, model, step, rank, rate)
             if rank == 0:
                 self.seconds += time.perf_counter() - started
@@ -184,17 +206,22 @@ def validation_loss(workload: Characters, model: nn.Module) -> float:
     return workload.metric(workload.sums(model, 0, 1))
 
 
-def workload_of() -> Characters:
-    """Returns the text in windows of each rank."""
+def small_model(workload: Characters) -> nn.Module:
+    """Returns the model of benchmarks/adam.py for the text of a workload."""
+    return TransformerLanguageModel(len(VOCABULARY), 96, 2, 4, 0.0, True, workload.block)
+
+
+def workload_of(windows: int = 12) -> Characters:
+    """Returns the text; a step of all ranks takes so many windows of it."""
     workload = Characters(Path())
-    workload.batch_size = WINDOWS // RANKS
+    workload.batch_size = windows // RANKS
     return workload
 
 
 def train_characters(name: str, seed: int) -> Record:
     """Trains with a code; returns the record, with losses by steps."""
     method = TRANSFORMERS.get(name) or TRIALS[name]
-    ranks = Ranks(workload_of(), method, seed)
+    ranks = Ranks(workload_of(method.windows), method, seed)
     ranks.train(method.steps)
     points = [list(point) for point in ranks.points]
     return {"method": name, "seed": seed, "points": points, "sent_bytes": round(ranks.sent_bytes)}

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from headlines_characters import SHORT, STEPS, TRANSFORMERS, TRIALS
+from headlines_characters import SETTINGS, SHORT, STEPS, TRANSFORMERS
 from headlines_plan import METHODS, PARAMETERS
 from headlines_records import Record, records_of
 from local_steps_figures import between, markdown
@@ -56,9 +56,10 @@ class Study:
         seeds = self.seeds("characters", method)
         return dict(zip(seeds, (points[-1][1] for points in self.points(method)), strict=True))
 
-    def records_of_trial(self, name: str) -> list[Record]:
-        """Returns the records of a trial of the transformer."""
-        return records_of(self.records, "trials", name, 1)
+    def trial_loss(self, name: str) -> float | None:
+        """Returns the last loss of a trial of the transformer; None: it was not trained."""
+        records = records_of(self.records, "trials", name, 1)
+        return float(records[-1]["points"][-1][1]) if records else None
 
     def sent_bytes(self, method: str) -> float:
         """Returns the bytes that a rank of the transformer sends in a step."""
@@ -169,19 +170,12 @@ def characters_row(study: Study, method: str, limit_s: float | None) -> list[str
 
 def trials_table(study: Study) -> str:
     """Returns the losses of topk with both memories, by setting of AdamW."""
-    losses = {
-        name: study.records_of_trial(name)[-1]["points"][-1][1]
-        for name in TRIALS
-        if study.records_of_trial(name)
-    }
     rows = []
-    for name, method in TRIALS.items():
-        other = name.replace("adam", "residual", 1)
-        if method.memory == "adam" and {name, other} <= losses.keys():
-            cells = [f"{method.beta2:g}", "norm 1, each rank" if method.clips else "none"]
-            own, residual = losses[name], losses[other]
-            rows.append([*cells, f"{own:.3f}", f"{residual:.3f}", f"{own - residual:+.3f}"])
-    return markdown(["beta2", "clipping", "`adam`", "`residual`", "difference"], rows)
+    for name in SETTINGS:
+        own, residual = (study.trial_loss(f"{memory}: {name}") for memory in ("adam", "residual"))
+        if own is not None and residual is not None:
+            rows.append([name, f"{own:.3f}", f"{residual:.3f}", f"{own - residual:+.3f}"])
+    return markdown(["setting", "`adam`", "`residual`", "difference"], rows)
 
 
 def loss_at(points: Sequence[Sequence[float]], step: float) -> float:

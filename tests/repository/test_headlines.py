@@ -68,6 +68,18 @@ def test_transformers_are_compared_at_equal_steps_and_at_equal_seconds(headlines
     assert topk_row[2:-1] == ["1.600, 9.000", "+0.100", "0", "20"]
 
 
+def test_trials_compare_two_memories_under_the_same_change(headlines: Any) -> None:
+    from headlines_figures import Study, trials_table
+
+    losses = {"adam: published": 2.6, "residual: published": 2.5, "adam: 32 windows": 2.0}
+    trials = [
+        {"task": "trials", "method": name, "seed": 1, "points": [[50, 9.0], [600, loss]]}
+        for name, loss in losses.items()
+    ]
+    _, _, *rows = trials_table(Study(trials)).splitlines()
+    assert rows == ["| published | 2.600 | 2.500 | +0.100 |"]  # the other change has one memory
+
+
 def test_pictures_leave_out_what_has_no_curve(headlines: Any, tmp_path: Path) -> None:
     from headlines_figures import Study, draw
 

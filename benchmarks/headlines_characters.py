@@ -51,7 +51,7 @@ SHORT: Final = "dense-short"
 
 @dataclass(frozen=True)
 class Method:
-    """How the transformer is trained."""
+    """Settings with which the transformer is trained."""
 
     code: str
     memory: str = "auto"
@@ -63,7 +63,7 @@ class Method:
     clips: bool = True
     """Gradients are clipped to norm 1 on each rank."""
     windows: int = 12
-    """Of all ranks."""
+    """Windows of a batch, those of all ranks together."""
     constant: bool = False
     """The rate is the peak at every step."""
     small: bool = False
@@ -107,7 +107,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
         },
     }
 )
-"""What a trial changes."""
+"""Fields of `Method` that each trial changes."""
 TRIALS: Final[Mapping[str, Method]] = MappingProxyType(
     {
         f"{memory}: {name}": Method("topk(ratio=0.01)", memory, steps=TRIED, **changes)
@@ -115,7 +115,7 @@ TRIALS: Final[Mapping[str, Method]] = MappingProxyType(
         for memory in ("adam", "residual")
     }
 )
-"""Why is a residual ahead of the default memory here? The setting that changes it is the cause."""
+"""Runs that tell why a residual is ahead of the default memory: the setting that changes it."""
 Record = dict[str, Any]
 
 

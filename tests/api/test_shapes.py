@@ -44,6 +44,7 @@ def test_nothing_at_all_is_refused_by_name(code, shape):
         make_codec(code).encode(torch.empty(shape), seeded(0))
 
 
+@pytest.mark.slow
 @every_codec
 def test_sections_of_another_shape_decode_to_the_declared_one_or_are_refused(code):
     codec = make_codec(code)

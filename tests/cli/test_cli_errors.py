@@ -154,6 +154,7 @@ def no_folder(folder: Path) -> None:
     folder.write_text("")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prepare", "told"),
     [

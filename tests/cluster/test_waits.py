@@ -93,6 +93,7 @@ def test_programs_that_hang_are_named(hung, tmp_path):
         programs.run("ip", "link")
 
 
+@pytest.mark.slow
 def test_a_host_that_takes_no_bytes_ends_a_transfer(hung, tmp_path):
     file = tmp_path / "data"
     file.write_bytes(bytes(2**18))  # more than a pipe takes

@@ -56,6 +56,7 @@ def test_one_while_the_evaluator_is_being_started_ends_it(tmp_path, monkeypatch)
     assert ended(job) == 130
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_but(range(4), range(12)))
 def test_one_at_any_moment_ends_the_job_or_a_second_one_does(seed, tmp_path):
     chance = random.Random(seed)

@@ -66,6 +66,7 @@ def test_only_settings_that_differ_are_listed(runs):
     assert "seed" not in part
 
 
+@pytest.mark.slow
 def test_fifty_runs_are_told_apart_on_a_small_page(tmp_path):
     runs = [
         write_run(tmp_path / f"run{seed}", steps=300, settings=Settings(seed=seed))

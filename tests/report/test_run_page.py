@@ -198,6 +198,7 @@ def test_absurd_numbers_are_shown_without_an_error(tmp_path):
         parse_page(run_html(tmp_path))
 
 
+@pytest.mark.slow
 def test_many_steps_make_a_small_page(tmp_path):
     write_run(tmp_path, steps=0)
     lines = [step_line(step, loss=2.0 + math.sin(step)) for step in range(1, 1001)]

@@ -63,6 +63,7 @@ def run(code: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_core_encodes_and_averages_without_any_extra(tmp_path: Path) -> None:
     done = run(CORE, tmp_path)
     assert done.returncode == 0, done.stderr

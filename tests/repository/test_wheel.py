@@ -49,6 +49,7 @@ def messages(tree):
             yield str(node.value)
 
 
+@pytest.mark.slow
 def test_no_message_names_what_a_wheel_lacks():
     """The reader may have no checkout: the message itself is complete."""
     for path in sorted((ROOT / "src").rglob("*.py")):

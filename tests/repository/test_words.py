@@ -80,6 +80,7 @@ def doubles(package: str, *, classes: bool) -> dict[str, list[str]]:
     return {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["atomo", "atomo_cluster"])
 def test_no_two_classes_have_one_name(package):
     assert not doubles(package, classes=True)

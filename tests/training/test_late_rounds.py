@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.harness import PATIENCE_S, run_threads, settings, together
 from support.networks import SMALL, SMALL_MB
+from support.selection import slow_but
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -63,7 +64,9 @@ def weights(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("outer", [MEAN, "sgd(lr=0.7, momentum=0.9, nesterov=yes)"])
+@pytest.mark.parametrize(
+    "outer", slow_but([MEAN], [MEAN, "sgd(lr=0.7, momentum=0.9, nesterov=yes)"])
+)
 def test_a_run_has_the_bits_of_a_loop_with_local_steps(outer, tmp_path):
     chosen = late(tmp_path, outer=outer, max_steps=12, eval_freq=1, dense_below=0)
     run_threads(chosen)
@@ -75,7 +78,7 @@ def test_a_run_has_the_bits_of_a_loop_with_local_steps(outer, tmp_path):
                 assert saved.model[name].equal(replica["anchor"][name]), (step, rank, name)
 
 
-@pytest.mark.parametrize("overlap", ["round", "3"])
+@pytest.mark.parametrize("overlap", slow_but(["round"], ["round", "3"]))
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_one_process_trains_as_without_local_steps(optimizer, overlap, tmp_path):
     common = {"n": 1, "code": "sgd", "optimizer": optimizer, "weight_decay": 0.01}
@@ -101,6 +104,7 @@ def test_the_last_line_has_the_last_two_rounds(tmp_path):
     assert all(0 <= line["accuracy"] <= 1 for line in lines)
 
 
+@pytest.mark.slow
 def test_metrics_after_a_resume_are_those_of_an_uninterrupted_run(tmp_path):
     """Reports of an exchange in flight are part of a checkpoint."""
     whole = late(tmp_path / "whole", outer=MEAN)

@@ -94,6 +94,7 @@ def test_batch_norm_statistics_are_averaged_at_each_exchange(down, tmp_path):
     assert all(not first[name].equal(second[name]) for name in names)  # of their last round
 
 
+@pytest.mark.slow
 def test_one_worker_trains_as_without_local_steps(tmp_path):
     common = {"n": 2, "code": "sgd"}
     plain = ended(local(tmp_path / "plain", **(common | {"local_steps": "1"})))
@@ -135,6 +136,7 @@ def test_a_run_resumed_in_the_middle_of_a_round_equals_an_uninterrupted_one(case
     assert [line["images_asked"] for line in lines] == same_images
 
 
+@pytest.mark.slow
 def test_checkpoints_in_the_middle_of_a_round_have_the_bits_of_replicas(tmp_path):
     common = {"outer": OUTER, "optimizer": "adam", "eval_freq": 2, "max_steps": 5}
     run_threads(local(tmp_path / "served", **common))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.harness import run_threads, settings
 from support.networks import SMALL, SMALL_MB
+from support.selection import slow_but
 
 from atomo.config.settings import Settings
 from atomo.errors import ConfigError
@@ -135,6 +136,7 @@ def test_a_checkpoint_in_the_middle_of_a_round_has_the_anchor(tmp_path):
     assert not end.model[name].equal(anchor.model[name])
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_begins_at_the_anchor(tmp_path):
     common = {"code": "topk(ratio=0.1)", "eval_freq": 1}
     run_threads(local(tmp_path / "whole", **common))
@@ -165,7 +167,7 @@ def test_metrics_have_a_line_for_each_step_and_the_figures_of_rounds(tmp_path):
     assert rate == pytest.approx(0.5 * (1 + 0.5 / (1 - 0.5 * rho)))
 
 
-@pytest.mark.parametrize("overlap", ["0", "round"])
+@pytest.mark.parametrize("overlap", slow_but(["round"], ["0", "round"]))
 def test_an_average_of_weights_is_one_of_anchors_at_the_pace_of_steps(overlap, tmp_path):
     common = {"ema_decay": 0.8, "eval_freq": 1, "max_steps": 9, "outer": MEAN, "overlap": overlap}
     run_threads(local(tmp_path, **common))

@@ -67,6 +67,7 @@ def test_a_master_trains_as_replicas_do(outer, clocks, tmp_path):
         assert largest_difference(by_master.model, replicas.model) < 1e-5
 
 
+@pytest.mark.slow
 def test_a_resumed_run_equals_an_uninterrupted_one(clocks, tmp_path):
     clocks(0.125, 0.375)
     common = {"local_seconds": 1.5, "max_steps": 18, "eval_freq": 1, "optimizer": "adam"}

@@ -7,6 +7,7 @@ import pytest
 import torch
 from support.harness import PATIENCE_S, run_threads, settings, together
 from support.networks import SMALL, SMALL_MB
+from support.selection import slow_but
 from torch.nn.functional import cross_entropy
 
 import atomo
@@ -26,7 +27,7 @@ def of_recipe(train_dir: Path, recipe: str, **changes: object) -> Settings:
     return Settings.from_recipe(recipe, **(given | SHORT | changes)).resolved()
 
 
-@pytest.mark.parametrize("overlap", ["0", "round"])
+@pytest.mark.parametrize("overlap", slow_but(["round"], ["0", "round"]))
 def test_demo_has_the_bits_of_a_loop_with_local_steps(overlap, tmp_path):
     chosen = of_recipe(
         tmp_path, "demo", lr=RATE, lr_shrinkage=0.5, lr_shrink_freq=2, clip_grad=0.0,
@@ -93,6 +94,7 @@ def test_sparta_averages_the_same_few_weights_and_saves_the_mean(tmp_path):
         before = [first, second]
 
 
+@pytest.mark.slow
 def test_a_sparta_of_another_number_of_ranks_begins_at_the_mean(tmp_path):
     few = {"code": "randk(ratio=0.1, unbiased=False)", "max_steps": 3}
     run_threads(of_recipe(tmp_path, "sparta", **few))

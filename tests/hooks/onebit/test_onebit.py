@@ -78,6 +78,7 @@ def test_1_bit_lamb_follows_its_paper():
             torch.testing.assert_close(value.flatten(), meant.float(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @MAKERS
 def test_ranks_have_the_same_bits_after_a_round(make):
     first, *others = run(3, make, range(24))
@@ -109,6 +110,7 @@ def owed(state: dict[str, Any]) -> torch.Tensor:
     return torch.cat(kept)
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_continues_with_what_was_kept():
     made = run(3, adam, range(15), each=lambda rank, optimizer: optimizer.gather())
     start, state = made[0][0], made[0][2]

@@ -44,6 +44,7 @@ def square(network: nn.Module) -> float:
     return sum(float(p.grad.norm()) ** 2 for p in network.parameters() if p.grad is not None)
 
 
+@pytest.mark.slow
 def test_it_trains_where_whole_steps_diverge():
     ends: dict[Any, float] = {}
 

@@ -114,6 +114,7 @@ def test_no_message_is_longer_than_those_of_the_job() -> None:
     assert modelled.largest == 100_000
 
 
+@pytest.mark.slow
 def test_ranks_agree_on_the_links_that_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "LARGEST_BYTES", 100_000)
     monkeypatch.setattr(links, "TIMES", 1)

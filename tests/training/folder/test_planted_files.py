@@ -231,6 +231,7 @@ def called(path: Path) -> set[str]:
     )
 
 
+@pytest.mark.slow
 def test_no_other_way_leads_to_the_files_of_a_run():
     for path in sorted(path for room in ROOMS for path in (PACKAGE / room).rglob("*.py")):
         name = path.relative_to(PACKAGE).as_posix()

@@ -212,7 +212,7 @@ OTHER = [
 
 
 @pytest.mark.parametrize(("changed", "named", "dropped"), OTHER, ids=lambda value: str(value)[:25])
-@pytest.mark.parametrize("comm", ["ParameterServer", "Allgather"])
+@pytest.mark.parametrize("comm", slow_but(["ParameterServer"], ["ParameterServer", "Allgather"]))
 def test_a_run_continues_with_another_method_only_anyway(changed, named, dropped, comm, tmp_path):
     common = {"network": SMALL, "code": "topk(ratio=0.1)", "memory": "dgc", "batch_size": 8,
               "comm_type": comm}  # fmt: skip

@@ -37,9 +37,8 @@ def test_one_worker_that_sends_all_takes_the_steps_of_adamw(way, tmp_path):
     assert largest_difference(expected, load(tmp_path, 5).model) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "comm_type", slow_but(["ParameterServer"], ["ParameterServer", "Allgather"])
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("comm_type", ["ParameterServer", "Allgather"])
 def test_a_run_that_continues_has_its_moments(comm_type, tmp_path):
     common = {
         "n": 3 if comm_type == "ParameterServer" else 2, "comm_type": comm_type, "network": SMALL,

@@ -224,6 +224,7 @@ def chosen_by(run: Settings) -> tuple[list[CodecPlan | None], list[str]]:
     return found, notes
 
 
+@pytest.mark.slow
 def test_all_ranks_of_a_short_run_take_dense_gradients_unmeasured(tmp_path, monkeypatch) -> None:
     for name in ("measure_job", "try_plans"):
         monkeypatch.setattr(planner, name, None)  # what is called fails
@@ -244,6 +245,7 @@ def test_all_ranks_of_a_short_run_take_dense_gradients_unmeasured(tmp_path, monk
     assert "it is of --max-steps 20, and not 1000000" in lines[0]
 
 
+@pytest.mark.slow
 def test_messages_of_a_short_run_are_those_of_the_default(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(planner, "measure_job", None)
     events: list[Event] = []

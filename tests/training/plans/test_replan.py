@@ -303,6 +303,7 @@ def test_what_gains_next_to_nothing_is_left_alone(tmp_path: Path) -> None:
     assert {*map(str, tensor_codecs(job))} == {BEFORE}
 
 
+@pytest.mark.slow
 def test_ranks_go_on_if_the_new_plan_is_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

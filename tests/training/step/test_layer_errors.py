@@ -43,6 +43,7 @@ def test_a_run_has_errors_and_bytes_of_its_layers_and_the_same_bits(tmp_path):
     assert f"<td>{coded[0]['error']:.2g}</td></tr>" in text
 
 
+@pytest.mark.slow
 def test_differences_of_local_steps_are_not_measured(tmp_path):
     run_threads(settings(tmp_path, **SHORT, local_steps="2"))
     assert not (tmp_path / LAYER_ERRORS_FILE).exists()

@@ -36,6 +36,7 @@ def allowed(document, action, resource="*", context=HERE, bound=None):
     return decision([document], Request(action, resource, context), bound) == ALLOWED
 
 
+@pytest.mark.slow
 def test_statements_that_merge_allow_what_they_allowed_and_nothing_else():
     for place in (scope(), scope(connect="ssm", placement_group=True, efa=True, **SUPERVISED)):
         document = policy(place, used_commands(place))

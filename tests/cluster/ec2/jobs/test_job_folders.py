@@ -78,6 +78,7 @@ def master(tmp_path, monkeypatch):
     return Master(tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 def test_each_job_of_a_queue_has_a_folder_which_jobs_and_logs_name(master):
     first, second = master.ends("--code", "qsgd"), master.ends("--code", "svd")
     again = master.ends("--code", "qsgd")  # the first one is done: this is a run of its own
@@ -90,6 +91,7 @@ def test_each_job_of_a_queue_has_a_folder_which_jobs_and_logs_name(master):
     assert master.options[4:6] == ["--train-dir", again[1]]
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_in_the_folder_of_a_run_that_was_cut_off(master):
     master.runs(BREAKS_OFF)
     _, folder, _ = master.ends("--epochs", "3")
@@ -129,6 +131,7 @@ def test_a_folder_that_is_named_stays(master):
         assert [word for word in master.options if "dir" in word] == [option]
 
 
+@pytest.mark.slow
 def test_a_job_starts_with_the_hosts_that_answer_and_names_the_rest(master):
     (master.checkout / "hosts_address").write_text("10.0.0.1\n10.0.0.2\n10.0.0.3\n10.0.0.4\n")
     (master.home / "up").write_text("10.0.0.2\n10.0.0.4\n")
@@ -149,6 +152,7 @@ def test_a_job_starts_with_the_hosts_that_answer_and_names_the_rest(master):
     assert master.options[:4] == ["--n", "4", "--hostfile", "hosts_address"]
 
 
+@pytest.mark.slow
 def test_num_replicas_to_aggregate_of_the_published_configuration_is_an_option_of_jobs(master):
     master.ends(num_replicas_to_aggregate=2)
     assert master.options[6:8] == ["--num-aggregate", "2"]

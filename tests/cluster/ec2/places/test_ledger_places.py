@@ -170,6 +170,7 @@ def test_hosts_of_aws_itself_are_not_looked_for_at_an_emulator(ec2, cloud, folde
     assert alive_in_ledger(folder) == {"i-1"}
 
 
+@pytest.mark.slow
 def test_an_emulator_that_has_ended_is_named(ec2, cloud, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     done = ec2("status")

@@ -200,6 +200,8 @@ def draw(study: Study, path: Path) -> None:
         for name, abscissae, ordinates in curves:
             axis.plot(abscissae, ordinates, label=name)
         axis.set(**labels)
+        if "xscale" not in labels:  # epochs
+            axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
         axis.legend(fontsize="small")
     figure.savefig(path, dpi=100)

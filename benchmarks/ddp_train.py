@@ -99,16 +99,7 @@ def wrapped(
     """
     name, _, setting = hook.partition(":")
     if name == "powersgd":
-        dist._DEFAULT_FIRST_BUCKET_BYTES = ONE_BUCKET_MB * 2**20  # type: ignore[attr-defined]
-        ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB, init_sync=init_sync)
-        state = PowerSGDState(
-            process_group=None,
-            matrix_approximation_rank=int(setting),
-            start_powerSGD_iter=2,
-            warm_start=True,
-        )
-        ddp.register_comm_hook(state, powerSGD_hook)
-        return ddp
+        return power_sgd(model, int(setting), init_sync)[0]
     ddp = DistributedDataParallel(model, init_sync=init_sync)
     if name == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -123,6 +114,22 @@ def wrapped(
     elif name != "none":
         raise SystemExit(f"--hook {hook}: none, nothing, bf16, fp16, powersgd:RANK or atomo:SPEC")
     return ddp
+
+
+def power_sgd(
+    model: nn.Module, rank: int, init_sync: bool = True
+) -> tuple[DistributedDataParallel, PowerSGDState]:
+    """Returns the model in DDP with PyTorch's PowerSGD hook of a rank, and the hook's state."""
+    dist._DEFAULT_FIRST_BUCKET_BYTES = ONE_BUCKET_MB * 2**20  # type: ignore[attr-defined]
+    ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB, init_sync=init_sync)
+    state = PowerSGDState(
+        process_group=None,
+        matrix_approximation_rank=rank,
+        start_powerSGD_iter=2,
+        warm_start=True,
+    )
+    ddp.register_comm_hook(state, powerSGD_hook)
+    return ddp, state
 
 
 def give_back(state: object, bucket: GradBucket) -> Future[Tensor]:

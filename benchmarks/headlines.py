@@ -3,6 +3,7 @@
     python benchmarks/headlines.py images --data-dir data             # all epochs that are missing
     python benchmarks/headlines.py images --data-dir data --pieces 1  # one more epoch
     python benchmarks/headlines.py images --data-dir data --epochs 5  # shorter runs
+    python benchmarks/headlines.py ddp --data-dir data --epochs 5     # PyTorch's PowerSGD hook
     python benchmarks/headlines.py characters                         # the transformer
     python benchmarks/headlines.py trials                             # its memory of topk
     python benchmarks/headlines.py times                              # seconds of its steps
@@ -22,13 +23,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from headlines_characters import SEEDS, SHORT, TRANSFORMERS, TRIALS, time_codes, train_characters
+from headlines_ddp import train_ddp
 from headlines_figures import write_figures
-from headlines_plan import EPOCHS, Run, plan
+from headlines_plan import DDP_POWER_SGD, DDP_RANK, EPOCHS, Run, plan
 from headlines_records import read, records_of
 from headlines_train import epoch_record, settings_of, train_epoch
 
 ROOT: Final = Path(__file__).parent.parent
-PARTS: Final = ("images", "characters", "trials", "times", "figures")
+PARTS: Final = ("images", "ddp", "characters", "trials", "times", "figures")
 RECORDS: Final = ROOT / "benchmarks" / "records" / "headlines.jsonl"
 
 
@@ -39,7 +41,8 @@ def main() -> None:
         write_figures(read(options.records), ROOT / "docs")
         return
     pieces = {
-        "images": epochs, "characters": transformers, "trials": trials, "times": timings
+        "images": epochs, "ddp": ddp_epochs, "characters": transformers, "trials": trials,
+        "times": timings,
     }[options.part]  # fmt: skip
     for record in islice(pieces(options), options.pieces):
         line = json.dumps(record)
@@ -86,6 +89,14 @@ def train(run: Run, epoch: int, options: argparse.Namespace) -> dict[str, Any]:
     train_epoch(chosen, epoch)
     named = {"task": "images", "method": run.method, "seed": run.seed, "epochs": run.epochs}
     return {**named, **epoch_record(chosen, epoch)}
+
+
+def ddp_epochs(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Trains PyTorch's PowerSGD in DDP, the first seed; yields the records of its epochs."""
+    run = Run("dense", 1, options.epochs)
+    chosen = settings_of(run.words, options.data_dir, options.train_dir / DDP_POWER_SGD)
+    named = {"task": "images", "method": DDP_POWER_SGD, "seed": run.seed, "epochs": run.epochs}
+    yield from ({**named, **record} for record in train_ddp(chosen, DDP_RANK))
 
 
 def transformers(options: argparse.Namespace) -> Iterator[dict[str, Any]]:

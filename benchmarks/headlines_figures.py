@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, final
 
 from headlines_characters import SETTINGS, SHORT, STEPS, TRANSFORMERS
-from headlines_plan import METHODS, PARAMETERS
+from headlines_plan import DDP_POWER_SGD, METHODS, PARAMETERS
 from headlines_records import Record, records_of
 from local_steps_figures import between, markdown
 
@@ -17,6 +17,7 @@ __all__ = ["write_figures"]
 PAGE: Final = "headlines.md"
 DENSE: Final = "dense"
 Panel = tuple[Mapping[str, str], Sequence[tuple[str, Sequence[float], Sequence[float]]]]
+COLOURS: Final = 10  # of matplotlib's lines
 FLOAT_BYTES: Final = 4
 LINK_BYTES: Final = 100e6 / 8  # of 100 Mbit/s, in a second
 
@@ -94,9 +95,9 @@ def write_figures(records: Sequence[Record], docs: Path) -> None:
 
 def images_table(study: Study, length: int) -> str:
     """Returns the accuracy after all epochs, by method."""
-    dense = [run[-1]["top1"] for run in study.finished(DENSE, length)]
+    dense = {run[-1]["seed"]: run[-1]["top1"] for run in study.finished(DENSE, length)}
     rows = []
-    for method in METHODS:
+    for method in (*METHODS, DDP_POWER_SGD):
         seeds = study.seeds("images", method)
         runs = study.finished(method, length)
         if runs:
@@ -108,12 +109,14 @@ def images_table(study: Study, length: int) -> str:
     return markdown([*heads, "32-bit / sent", "noise damping"], rows)
 
 
-def finished_row(method: str, runs: Sequence[list[Record]], dense: Sequence[float]) -> list[str]:
-    """Returns the row of a method."""
-    tops = [run[-1]["top1"] for run in runs]
-    cells = [f"`{method}`", ", ".join(f"{top:.2%}" for top in tops)]
-    gap = 100 * (statistics.mean(tops) - statistics.mean(dense)) if dense else None
-    cells.append("" if gap is None or method == DENSE else f"{gap:+.2f}")
+def finished_row(
+    method: str, runs: Sequence[list[Record]], dense: Mapping[int, float]
+) -> list[str]:
+    """Returns the row of a method; its difference to dense is that of equal seeds."""
+    tops = {run[-1]["seed"]: run[-1]["top1"] for run in runs}
+    cells = [f"`{method}`", ", ".join(f"{top:.2%}" for top in tops.values())]
+    gaps = [100 * (tops[seed] - dense[seed]) for seed in tops.keys() & dense.keys()]
+    cells.append(f"{statistics.mean(gaps):+.2f}" if gaps and method != DENSE else "")
     cells.append(f"{statistics.mean(run[-1]['train_loss'] for run in runs):.3f}")
     sent = statistics.mean(epoch["sent_bytes"] for run in runs for epoch in run)
     cells.append(f"{FLOAT_BYTES * PARAMETERS / sent:.1f}")
@@ -197,8 +200,9 @@ def draw(study: Study, path: Path) -> None:
         1, len(panels), figsize=(6.5 * len(panels), 5.2), layout="constrained", squeeze=False
     )
     for axis, (labels, curves) in zip(axes[0], panels, strict=True):
-        for name, abscissae, ordinates in curves:
-            axis.plot(abscissae, ordinates, label=name)
+        for place, (name, abscissae, ordinates) in enumerate(curves):
+            style = "--" if place >= COLOURS else "-"  # the colours begin anew
+            axis.plot(abscissae, ordinates, style, label=name)
         axis.set(**labels)
         if "xscale" not in labels:  # epochs
             axis.locator_params(axis="x", integer=True)

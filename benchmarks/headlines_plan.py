@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["EPOCHS", "METHODS", "PARAMETERS", "WORKERS", "Run", "plan"]
+__all__ = ["DDP_POWER_SGD", "DDP_RANK", "EPOCHS", "METHODS", "PARAMETERS", "WORKERS", "Run", "plan"]
 
 EPOCHS: Final = 15
 WORKERS: Final = 2
@@ -45,12 +45,16 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "dgc-residual": f"{DGC} --memory residual",
         "dgc-unmasked": f"{DGC} --memory dgc(masking=False)",
         "topk-warm": f"{GATHER} topk(ratio=0.01) --warmup-epochs 1",
+        "powersgd-dgc": "--comm-type PowerSGD --svd-rank 4 --memory dgc",
         "svd-undamped": f"{GATHER} svd(rank=3) --noise-damping no",
         "svd-top": f"{GATHER} svd(rank=3,selection=top)",
         "svd-late": f"{GATHER} svd(rank=3) --code-schedule 0:svd(rank=3);7:svd(rank=6)",
         "dense-bf16": "--comm-type Allreduce --code sgd --precision bf16",
     }
 )
+DDP_POWER_SGD: Final = "ddp-powersgd"
+"""PyTorch's hook in DDP, beside the method `powersgd`."""
+DDP_RANK: Final = 4
 ORDER: Final = (
     (1, ("dense", "dgc", "topk", "svd", "powersgd", "qsgd")),
     (1, ("natural", "terngrad", "efsignsgd", "dragonn", "lss", "sketchml", "svd-filters")),
@@ -59,6 +63,7 @@ ORDER: Final = (
         (
             "dgc-warm-5",
             "topk-warm",
+            "powersgd-dgc",
             "svd-undamped",
             "svd-top",
             "svd-late",

@@ -57,6 +57,10 @@ def test_a_loss_that_only_shakes_is_not_told(losses):
             {"code": "dgc", "memory": "none", "optimizer": "adam"},
             "the few entries that dgc sends, and Adam .*; leave --memory out",
         ),
+        (
+            {"code": "svd(rank=3)", "optimizer": "adamw"},
+            r"svd draws the atoms .*, and Adam .*; give --code 'svd\(selection=top\)'",
+        ),
     ],
 )
 def test_what_the_settings_alone_say_is_told_before_the_first_step(changes, words, tmp_path):
@@ -91,7 +95,8 @@ def test_momentum_after_factors_that_are_late_is_told_before_the_first_step(chan
         {"comm_type": "PowerSGD", "svd_rank": 1, "memory": "dgc"},
         {"code": "signsgd"},
         {"code": "signum", "optimizer": "adam"},
-        {"optimizer": "adam"},
+        {"optimizer": "adam", "code": "svd(selection=top)"},
+        {"optimizer": "adam", "code": "qsgd"},
         {"code": "dgc", "optimizer": "adam"},
         {"code": "dgc", "memory": "none"},
         {"code": "topk", "memory": "none", "optimizer": "adam"},
@@ -106,7 +111,8 @@ def test_what_trains_is_told_nothing(changes):
     ("changes", "words"),
     [
         ({"n": 2, "noise_damping": False}, r"errors of svd .* so few workers \(1\)"),
-        ({"optimizer": "adam"}, "--noise-damping on with --optimizer sgd"),
+        ({"optimizer": "adam"}, "Adam does not shorten its steps"),
+        ({"optimizer": "adam", "code": "qsgd"}, "--noise-damping on with --optimizer sgd"),
         ({"n": 4, "num_aggregate": 1, "code": "topk"}, "1 of 3 workers close a step"),
         ({"code": "topk", "memory": "dgc(masking=False)"}, "keeps the momentum of sent entries"),
         (

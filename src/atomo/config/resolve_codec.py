@@ -25,6 +25,7 @@ __all__ = [
     "check_code",
     "codecs_text",
     "default_rate",
+    "draws_atoms",
     "final_codec",
     "fitted_by_name",
     "fitted_phases",
@@ -243,6 +244,11 @@ def required_memory(
     ):
         raise memory_refusal(codecs, needed[starved[0]], starved[0])
     return borne
+
+
+def draws_atoms(codecs: Sequence[Codec[Any]]) -> bool:
+    """True if a codec sends atoms that it draws, whose noise does not shorten the steps of Adam."""
+    return any(codec.id == "svd" and codec.amplifies_noise for codec in codecs)
 
 
 def all_accept(codecs: Sequence[Codec[Any]], memory: str) -> bool:

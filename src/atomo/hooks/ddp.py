@@ -23,7 +23,7 @@ from atomo.exchange.collectives.torch_distributed import TorchCollective
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
-from atomo.hooks.optimizers.adam import warn_of_adam
+from atomo.hooks.optimizers.adam import warn_of_adam, warn_of_drawn_atoms
 from atomo.hooks.optimizers.momentum_transfer import as_optimizers, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
 from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
@@ -110,6 +110,7 @@ def ddp_hook(
     config = config_of(code, options, skips=skips)
     enabled, optimizers = scaler if skips else None, as_optimizers(config, optimizer)
     warn_of_adam(config, optimizers, ddp.process_group.rank())
+    warn_of_drawn_atoms(config, optimizers, ddp.process_group.rank())
     return hook_of(ddp, config, enabled, process_group, options.get("timeout_s"), optimizers)
 
 

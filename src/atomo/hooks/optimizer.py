@@ -18,7 +18,7 @@ from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.hooks.job import join_job
-from atomo.hooks.optimizers.adam import PlainStep, move_adam
+from atomo.hooks.optimizers.adam import PlainStep, move_adam, warn_of_drawn_atoms
 from atomo.hooks.optimizers.momentum_transfer import inner_optimizer, move_momentum
 from atomo.hooks.optimizers.momentum_watch import MomentumWatch
 from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
@@ -105,6 +105,7 @@ def wrap_optimizer(
         collective = join_job(options.get("timeout_s") or JOB_TIMEOUT_S)
     decay = moved.decay(parameters) if plain is None else plain.decay(parameters)
     exchange = make_exchange(config, collective, parameters, decay=decay)
+    warn_of_drawn_atoms(config, [inner], exchange.rank)
     moved.take()
     release([inner])
     damp(damped, exchange.meter)

@@ -68,6 +68,17 @@ def test_betas_that_change_later_are_refused():
         on_ranks(1, "topk", change, adamw)
 
 
+def test_adam_with_drawn_atoms_is_told_what_is_better():
+    words = r"svd\(rank=2\) draws the atoms .*, and Adam .*; give 'svd\(selection=top\)'"
+    with alone():
+        network = model()
+        with pytest.warns(UserWarning, match=words):
+            atomo.wrap_optimizer(adamw(network), network, "svd(rank=2)")
+        ddp = DistributedDataParallel(model())
+        with pytest.warns(UserWarning, match=words):
+            atomo.ddp_hook(ddp, "svd(rank=2)", optimizer=adamw(ddp))
+
+
 def test_a_hook_leaves_the_step_to_adam_and_says_what_is_better():
     with alone():
         ddp = DistributedDataParallel(model())

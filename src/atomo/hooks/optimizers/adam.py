@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, AdamW, Optimizer
 
-from atomo.config.resolve_codec import AUTO_CODEC, required_memory
+from atomo.config.resolve_codec import AUTO_CODEC, draws_atoms, required_memory
 from atomo.errors import ConfigError
 from atomo.hooks.optimizers.weight_decay import NO_DECAY, Decay
 from atomo.hooks.options.hook_config import GATHERS, HookConfig
-from atomo.memory import EfficientAdam, Memory, kind_of, make_memory
+from atomo.memory import EfficientAdam, Memory, NoMemory, kind_of, make_memory
 
-__all__ = ["PlainStep", "move_adam", "warn_of_adam"]
+__all__ = ["PlainStep", "move_adam", "warn_of_adam", "warn_of_drawn_atoms"]
 
 Group = dict[str, Any]
 UNSUPPORTED: Final = ("amsgrad", "maximize")
@@ -177,4 +177,18 @@ def warn_of_adam(config: HookConfig, optimizers: Sequence[Optimizer], rank: int)
             "atomo.wrap_optimizer; with a hook, dense_steps= or warmup_steps= of a tenth of the "
             "steps help",
             stacklevel=4,  # the caller of the hook, which a decorator wraps
+        )
+
+
+def warn_of_drawn_atoms(config: HookConfig, optimizers: Sequence[Optimizer], rank: int) -> None:
+    """Warns on rank 0 if Adam steps by atoms that a codec draws, as in ATOMO."""
+    adam = any(isinstance(optimizer, Adam | AdamW) for optimizer in optimizers)
+    if config.low_rank or not adam or config.memory_spec != NoMemory.id:
+        return
+    if rank == 0 and draws_atoms(config.codecs):
+        warnings.warn(
+            f"{config.spec} draws the atoms that it sends, and Adam does not shorten its steps for "
+            "their noise, with which a transformer trains much worse; give 'svd(selection=top)', "
+            "which keeps the other atoms for later",
+            stacklevel=4,  # as above
         )

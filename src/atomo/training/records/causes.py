@@ -11,6 +11,7 @@ from typing import Final, final
 from atomo.codecs import Law
 from atomo.config.checks import ADAMS
 from atomo.config.comm_rules import own_memory
+from atomo.config.resolve_codec import draws_atoms
 from atomo.config.settings import Settings
 from atomo.memory import Momentum, MomentumCorrection, NoMemory, Residual, kind_of
 from atomo.options.outer import parse_outer
@@ -97,6 +98,11 @@ def few_entries_with_adam(s: Settings) -> bool:
     return s.memory == NoMemory.id and s.optimizer in ADAMS and few
 
 
+def drawn_with_adam(s: Settings) -> bool:
+    """Applies to drawn atoms with Adam: a small transformer ended 0.65 above dense gradients."""
+    return s.memory == NoMemory.id and s.optimizer in ADAMS and draws_atoms(s.codecs)
+
+
 def momentum_after_feedback(s: Settings) -> bool:
     """Applies to momentum after error feedback: it repeats updates that the residual has already
     delivered.
@@ -169,6 +175,13 @@ CAUSES: Final = (
         few_entries_with_adam,
         "--memory none forgets all but the few entries that {code} sends, and Adam trains worse "
         "for it; leave --memory out",
+        certain=True,
+    ),
+    Cause(
+        drawn_with_adam,
+        "{code} draws the atoms that it sends, and Adam does not shorten its steps for their "
+        "noise, with which a transformer trains much worse; give --code 'svd(selection=top)', "
+        "which keeps the other atoms for later",
         certain=True,
     ),
     Cause(

@@ -181,6 +181,7 @@ def test_damaged_bytes_are_read_or_refused(name, tmp_path):
         read_or_refuse(read, path, content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_absurd_values_are_read_or_refused(name, tmp_path):
     make, read = FAMILIES[name]

@@ -37,6 +37,7 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield line, text.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", DOCUMENTED)
 def test_docstrings_begin_with_a_verb_or_a_noun(folder):
     paths = sorted((ROOT / folder).rglob("*.py"))

@@ -88,6 +88,7 @@ def test_ranks_have_the_same_bits_after_a_round(make):
 
 @MAKERS
 # after 18 steps a round of 0/1 Adam ends
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [pytest.param(5, marks=pytest.mark.long), 18])
 def test_a_resumed_run_equals_one_never_stopped(make, cut):
     whole = run(3, make, range(24))

@@ -79,6 +79,7 @@ def test_the_evaluator_goes_on_after_a_manifest_with_an_absurd_step(run):
         assert order(evaluated(run)) == [1, -2, 3]
 
 
+@pytest.mark.slow
 def test_absurd_manifests_lead_to_no_other_error_than_ours(run, monkeypatch):
     own_data, own_model = images.load_dataset, images.build_model
 

@@ -125,6 +125,7 @@ def test_fetch_names_the_folders_of_jobs_that_have_new_files(monkeypatch, tmp_pa
     assert said[1:] == [f"  {tmp_path}/job-1-a", f"  {tmp_path}/job-2-b"]
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_named_stays(master):
     for option in ("--train-dir=runs/mine", "--train_dir=runs/mine"):
         assert master.ends(option)[1] == "runs/mine"

@@ -48,6 +48,7 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "powersgd-dgc": "--comm-type PowerSGD --svd-rank 4 --memory dgc",
         "svd-undamped": f"{GATHER} svd(rank=3) --noise-damping no",
         "svd-top": f"{GATHER} svd(rank=3,selection=top)",
+        "svd-top-unmasked": f"{GATHER} svd(rank=3,selection=top) --memory dgc(masking=False)",
         "svd-late": f"{GATHER} svd(rank=3) --code-schedule 0:svd(rank=3);7:svd(rank=6)",
         "dense-bf16": "--comm-type Allreduce --code sgd --precision bf16",
     }
@@ -66,6 +67,7 @@ ORDER: Final = (
             "powersgd-dgc",
             "svd-undamped",
             "svd-top",
+            "svd-top-unmasked",
             "svd-late",
             "dgc-unmasked",
             "dgc-residual",

@@ -45,7 +45,7 @@ ADAM = "--optimizer adam"
 OPTIMIZERS: Mapping[str, str] = {"sgd": "", "adam": ADAM}
 GATHERED = ("svd", "topk")  # a gather returns the bits of a master's mean
 SUMMED = ("fp16", "randk")
-MEMORY_ORDER = ("residual", "none", "momentum", "dgc")
+MEMORY_ORDER = ("residual", "none", "momentum", "dgc", "adam")
 LOW_RANK = ("", " --svd-rank 4", " --svd-rank 1")
 SPECIAL = ("svd(selection=top)", "randk(unbiased=False)", "topk(ratio=0.001)")
 

@@ -41,13 +41,16 @@ class MomentumState:
         self, grown: Float[torch.Tensor, "*s"], waiting: Float[torch.Tensor, "*s"]
     ) -> Float[torch.Tensor, "*s"]:
         """Returns the timely part of u for a codec that sends all entries: each entry of u times
-        |grown| / (|grown| + |waiting|).
+        |grown| / (|grown| + (1 - m) |waiting|).
 
         The waiting part of an entry is sent late, and its momentum would push again in a direction
-        already taken. The new part is not late: clearing its momentum too would leave no momentum
-        at all. If nothing waits, u is unchanged, as in SGD on the average. This extends the paper,
-        with codecs that leave most entries unsent.
+        already taken. |waiting| / |grown| is the delay of the entry in steps, and 1 / (1 - m) the
+        steps that momentum lasts: a delay as long as these halves u. A delay of a step or two must
+        not, since u loses this share at every step: without the factor 1 - m two of ten steps of
+        momentum remained, and ResNet-20 ended 3.5 points lower. If nothing waits, u is unchanged,
+        as in SGD on the average. This extends the paper, with codecs that leave most entries
+        unsent.
         """
-        share = torch.add(grown.abs(), waiting.abs())
+        share = torch.add(grown.abs(), waiting.abs(), alpha=1 - self.factor)
         torch.div(grown.abs(), share, out=share)
         return share.nan_to_num_(1.0).mul_(self.velocity)

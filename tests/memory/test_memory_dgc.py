@@ -145,7 +145,7 @@ def test_what_is_held_for_a_sum_keeps_the_momentum_that_is_in_time(masking, nest
     for gradient in gradients(4):
         u = 0.9 * (u + gradient) if nesterov else 0.9 * u + gradient
         grown = u + gradient if nesterov else u
-        u = u * grown.abs() / (grown.abs() + 0.1 * v.abs()) if masking else u
+        u = u * grown.abs() / (grown.abs() + v.abs()) if masking else u
         held = memory.hold(gradient.clone(), LAYOUT)
         torch.testing.assert_close(held, v + grown)
         sent = held.round()

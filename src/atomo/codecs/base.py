@@ -236,7 +236,7 @@ class Codec(ABC, Generic[Payload]):
 
         A codec that sparsifies clears the momentum of the entries that it sent, as published. A
         codec that sends all entries at every step keeps the timely share of each entry's momentum
-        (`Momentum.in_time`).
+        (`MomentumState.in_time`).
 
         A codec that needs fewer passes over memory overrides this method.
         """

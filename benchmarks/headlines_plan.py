@@ -55,6 +55,14 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "svd-top-unmasked": f"{GATHER} svd(rank=3,selection=top) --memory dgc(masking=False)",
         "svd-late": f"{GATHER} svd(rank=3) --code-schedule 0:svd(rank=3);7:svd(rank=6)",
         "dense-bf16": "--comm-type Allreduce --code sgd --precision bf16",
+        "dense-nesterov": "--comm-type Allreduce --code sgd --nesterov yes",
+        "powersgd-nesterov": "--comm-type PowerSGD --svd-rank 4 --nesterov yes",
+        "topk-nesterov": f"{GATHER} topk(ratio=0.01) --nesterov yes",
+        "dgc-nesterov": f"{DGC} --memory dgc --nesterov yes",
+        "svd-top-nesterov": f"{GATHER} svd(rank=3,selection=top) --memory dgc(masking=False) "
+        "--nesterov yes",
+        "efsignsgd-nesterov": f"{GATHER} efsignsgd --nesterov yes",
+        "lss-nesterov": f"{GATHER} lss --nesterov yes",
     }
 )
 DDP_POWER_SGD: Final = "ddp-powersgd"
@@ -79,6 +87,13 @@ ORDER: Final = (
             "svd-late",
             "dgc-unmasked",
             "dgc-residual",
+            "powersgd-nesterov",
+            "dense-nesterov",
+            "svd-top-nesterov",
+            "topk-nesterov",
+            "dgc-nesterov",
+            "efsignsgd-nesterov",
+            "lss-nesterov",
         ),
     ),
     (2, ("dense", "dgc", "topk", "svd", "powersgd", "qsgd")),

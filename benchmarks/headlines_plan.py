@@ -59,8 +59,7 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "powersgd-nesterov": "--comm-type PowerSGD --svd-rank 4 --nesterov yes",
         "topk-nesterov": f"{GATHER} topk(ratio=0.01) --nesterov yes",
         "dgc-nesterov": f"{DGC} --memory dgc --nesterov yes",
-        "svd-top-nesterov": f"{GATHER} svd(rank=3,selection=top) --memory dgc(masking=False) "
-        "--nesterov yes",
+        "svd-top-nesterov": f"{GATHER} svd(rank=3,selection=top) --nesterov yes",
         "efsignsgd-nesterov": f"{GATHER} efsignsgd --nesterov yes",
         "lss-nesterov": f"{GATHER} lss --nesterov yes",
     }

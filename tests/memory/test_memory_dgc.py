@@ -124,6 +124,11 @@ def test_masks_for_every_kind_of_codec_that_leaves_entries(code):
     assert momentum.equal(torch.where(sent != 0, torch.zeros(()), gradient))
 
 
+def in_time(grown: Tensor, waiting: Tensor, nesterov: bool) -> Tensor:
+    new, late = grown.abs(), waiting.abs()
+    return new / (torch.maximum(new, late) if nesterov else new + late)
+
+
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("code", ["efsignsgd", "onebit", "svd(rank=2, selection=top)"])
 def test_where_all_entries_are_sent_what_waited_loses_momentum(code, nesterov):
@@ -131,7 +136,7 @@ def test_where_all_entries_are_sent_what_waited_loses_momentum(code, nesterov):
     for gradient in gradients(4):
         u = 0.9 * (u + gradient) if nesterov else 0.9 * u + gradient
         grown = u + gradient if nesterov else u
-        u = u * grown.abs() / (grown.abs() + 0.1 * v.abs())
+        u = u * in_time(grown, v, nesterov)
         v = v + grown - encode(memory, code, gradient)
         torch.testing.assert_close(join(memory.state_dict(), "momentum/"), u)
         torch.testing.assert_close(join(memory.state_dict(), "velocity/"), v)
@@ -145,13 +150,39 @@ def test_what_is_held_for_a_sum_keeps_the_momentum_that_is_in_time(masking, nest
     for gradient in gradients(4):
         u = 0.9 * (u + gradient) if nesterov else 0.9 * u + gradient
         grown = u + gradient if nesterov else u
-        u = u * grown.abs() / (grown.abs() + v.abs()) if masking else u
+        u = u * in_time(grown, v, nesterov) if masking else u
         held = memory.hold(gradient.clone(), LAYOUT)
         torch.testing.assert_close(held, v + grown)
         sent = held.round()
         v = held.sub_(sent).clone()  # what a reduction subtracts counts as sent
         torch.testing.assert_close(join(memory.state_dict(), "momentum/"), u)
         assert join(memory.state_dict(), "velocity/").equal(v)
+
+
+@pytest.mark.parametrize(
+    ("nesterov", "masking", "delay", "stable"),
+    [
+        (False, False, 0.0, True),
+        (False, False, 1.0, False),
+        (False, True, 1.0, True),
+        (False, True, 4.0, True),
+        (True, False, 1.0, True),
+        (True, False, 4.0, False),
+        (True, True, 1.0, True),
+        (True, True, 4.0, True),
+    ],
+)
+def test_heavy_ball_momentum_and_a_delay_need_masking_and_nesterov_s_cancels_a_step(
+    nesterov, masking, delay, stable
+):
+    """Descends on a quadratic at a twentieth of the rate that plain momentum bears."""
+    memory, weight = MomentumCorrection(0.9, nesterov, masking), torch.ones(N)
+    for _ in range(400):
+        held = memory.hold(0.2 * weight, LAYOUT)
+        sent = held / (1 + delay)
+        held.sub_(sent)
+        weight -= sent
+    assert (weight.norm() < 1) == stable
 
 
 def test_what_is_held_without_momentum_is_a_residual_s():

@@ -154,8 +154,7 @@ class MomentumCorrection(Memory):
 
         For reductions that choose the sent values later: the values that they subtract from the
         view count as sent. They send a part of every entry, so that u keeps the timely share of
-        each entry. A sum of low rank leaves a direction unsent for many steps and then sends all of
-        it: with the weight 1 - m of codecs, ACP-SGD of rank 1 diverges.
+        each entry.
         """
         if self._clip_factor != 1.0:
             gradient.mul_(self._clip_factor)
@@ -165,7 +164,7 @@ class MomentumCorrection(Memory):
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
         momentum = MomentumState(velocity, self._momentum, self._nesterov, self._masking)
         grown = momentum.grow(gradient)
-        in_time = momentum.in_time(grown, unsent, 1.0) if self._masking else velocity
+        in_time = momentum.in_time(grown, unsent) if self._masking else velocity
         unsent.add_(grown)
         velocity.copy_(in_time)
         return unsent

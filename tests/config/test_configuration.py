@@ -341,6 +341,32 @@ def test_momentum_comes_before_error_feedback(words, memory):
 
 
 @pytest.mark.parametrize(
+    ("words", "nesterov"),
+    [
+        ("--code=sgd", False),
+        ("--code=svd", False),
+        ("--code=natural", False),
+        ("--code=sgd --memory=dgc", False),
+        ("--code=topk", False),
+        ("--code=efsignsgd", True),
+        ("--code=svd(selection=top)", True),
+        ("--code=topk --code-for=onebit:conv1.weight", True),
+        ("--code=lss --memory=none", False),
+        ("--code=lss --momentum=0", False),
+        ("--code=lss --optimizer=adam", False),
+        ("--code=lss --local-steps=5", False),
+        ("--code=lss --nesterov=no", False),
+        ("--comm-type=PowerSGD", True),
+        ("--comm-type=ACPSGD", True),
+        ("--comm-type=PowerSGD --nesterov=no", False),
+        ("--comm-type=PowerSGD --optimizer=adam", False),
+    ],
+)
+def test_momentum_is_nesterov_s_where_every_entry_waits_a_little(words, nesterov):
+    assert read(*words.split()).resolved().nesterov is nesterov
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--code=topk", r"--memory adam .*--optimizer sgd steps by gradients; give --optimizer ad"),

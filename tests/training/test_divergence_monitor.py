@@ -81,6 +81,11 @@ def test_momentum_after_factors_that_are_late_is_told_before_the_first_step(chan
     assert re.search("have delayed; give --memory dgc, which applies it before them", text)
 
 
+def test_heavy_ball_momentum_after_factors_is_told_before_the_first_step():
+    (text,) = at_start(Settings(comm_type="PowerSGD", nesterov=False).resolved())
+    assert re.search("PowerSGD have delayed, and accuracy is lower; leave --nesterov out", text)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

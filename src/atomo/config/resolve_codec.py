@@ -7,14 +7,14 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from atomo.codecs import Codec, make_codec
+from atomo.codecs import Codec, Law, make_codec
 from atomo.codecs.by_name import ByName
 from atomo.config.checks import wants_gpu
 from atomo.config.comm_rules import fitted_codec, own_memory
 from atomo.config.comm_types import COMM_TYPES, PARAMETER_SERVER
 from atomo.core.names import resolve
 from atomo.errors import ConfigError
-from atomo.memory import NoMemory, check_fits, default_memory
+from atomo.memory import MomentumCorrection, NoMemory, check_fits, default_memory, kind_of
 from atomo.options.rates import RATES, VOTES_RATE
 from atomo.options.schedule import Phase, parse_schedule, phases, schedule_text, warm_up_schedule
 
@@ -25,6 +25,7 @@ __all__ = [
     "check_code",
     "codecs_text",
     "default_rate",
+    "delays_all_entries",
     "draws_atoms",
     "final_codec",
     "fitted_by_name",
@@ -244,6 +245,18 @@ def required_memory(
     ):
         raise memory_refusal(codecs, needed[starved[0]], starved[0])
     return borne
+
+
+def delays_all_entries(codecs: Sequence[Codec[Any]], memory: str, comm_type: str) -> bool:
+    """True if error feedback sends a part of every entry late, and not some entries whole."""
+    kind = kind_of(memory)
+    if own_memory(comm_type) is not None:
+        return kind.feeds_back
+    in_parts = any(
+        not (codec.sparsifies or codec.near_lossless or Law.LOSSLESS in codec.laws)
+        for codec in codecs
+    )
+    return kind is MomentumCorrection and in_parts
 
 
 def draws_atoms(codecs: Sequence[Codec[Any]]) -> bool:

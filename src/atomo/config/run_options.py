@@ -45,7 +45,11 @@ class RunOptions:
         None, "learning rate; empty: sgd 0.02, others 0.001; with majority-vote codecs 0.0001"
     )
     momentum: float = option(0.9, "momentum of sgd; higher => past gradients count longer")
-    nesterov: bool = option(False, "use Nesterov momentum: yes or no")
+    nesterov: bool | None = option(
+        None,
+        "use Nesterov momentum: yes or no; empty: yes where all entries wait a little: PowerSGD, "
+        "ACP-SGD, memory dgc of codecs that send every entry",
+    )
     weight_decay: float = option(0.0, "weight decay (L2 penalty)")
     decay_norms: bool = option(
         True,

@@ -13,6 +13,7 @@ from atomo.config.resolve_codec import (
     FLAGS,
     check_auto,
     default_rate,
+    delays_all_entries,
     final_codec,
     fitted_by_name,
     fitted_phases,
@@ -107,6 +108,7 @@ class Settings(RunOptions):
             bucket_size=None,
             compress_ratio=None,
             memory=canonical_memory(memory),
+            nesterov=self._nesterov_for(codecs, memory),
             code_schedule=schedule,
             code_for=str(by_name),
             warmup_epochs=0,
@@ -120,7 +122,7 @@ class Settings(RunOptions):
         memory = "none" if self.memory == "auto" else self.memory
         plain = replace(self, code=PLAIN, memory=memory).resolved()
         memory = AUTO_CODEC if self.memory == AUTO_CODEC else plain.memory
-        return replace(plain, code=AUTO_CODEC, memory=memory)
+        return replace(plain, code=AUTO_CODEC, memory=memory, nesterov=self.nesterov)
 
     def _memory_for(self, codecs: list[Codec[Any]]) -> str:
         """Returns the memory that `--memory` names, or that `auto` chooses for these codecs."""
@@ -132,6 +134,14 @@ class Settings(RunOptions):
         momentum = 0.0 if self.has_local_steps else self.momentum_of_sgd
         memory = required_memory(codecs, self.comm_type, momentum, optimizer)
         return memory_without_momentum(memory) if self.has_local_steps else memory
+
+    def _nesterov_for(self, codecs: list[Codec[Any]], memory: str) -> bool:
+        """Returns `--nesterov`, or if it was not given, True where its term cancels the delay of
+        error feedback (docs/headlines.md).
+        """
+        if self.nesterov is not None or self.has_local_steps or not self.momentum_of_sgd:
+            return bool(self.nesterov)
+        return delays_all_entries(codecs, memory, self.comm_type)
 
     def _check_codecs(self, codecs: list[Codec[Any]], memory: str) -> None:
         if self.has_local_steps:
@@ -244,6 +254,11 @@ class Settings(RunOptions):
     def momentum_of_sgd(self) -> float:
         """`--momentum` with SGD; 0 with Adam, which has moments instead."""
         return self.momentum if self.optimizer.lower() == "sgd" else 0.0
+
+    @property
+    def uses_nesterov(self) -> bool:
+        """True if momentum is Nesterov's, of resolved settings."""
+        return bool(self.nesterov)
 
     @property
     def learning_rate(self) -> float:

@@ -123,7 +123,7 @@ def make_exchange(
     s = job.settings
     everyone = Direct(group.transport if group else transport, s.timeout)
     hosts = find_hosts(s.hierarchical, everyone)
-    memory = make_memory(s.memory, s.momentum_of_sgd, s.nesterov, hosts.count)
+    memory = make_memory(s.memory, s.momentum_of_sgd, s.uses_nesterov, hosts.count)
     if hosts.flat:
         rows = row_gradients(job)
         reduction, pipeline = make_pipeline(job, everyone, memory, transport.rank, rows=rows)

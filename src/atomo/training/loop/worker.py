@@ -297,7 +297,7 @@ class Worker:
 def memory_of(job: Job) -> Memory:
     """Builds the memory of a worker."""
     s = job.settings
-    return make_memory(s.memory, s.momentum_of_sgd, s.nesterov, s.workers)
+    return make_memory(s.memory, s.momentum_of_sgd, s.uses_nesterov, s.workers)
 
 
 def threads_for(device: torch.device) -> int:

@@ -174,7 +174,7 @@ def build(settings: Settings, buckets: Sequence[Bucket], matrices: Mapping[str, 
     apart = kind_of(s.memory).has_momentum  # the workers have already applied momentum
     return Sgd(
         momentum=0.0 if apart else s.momentum,
-        nesterov=s.nesterov and not apart,
+        nesterov=s.uses_nesterov and not apart,
         weight_decay=decay,
     )
 
@@ -229,7 +229,7 @@ def decay_momentum(
     if not (s.weight_decay and has_decay_momentum(s)):
         return None
     spans = decayed_spans(buckets, s.decay_norms)
-    return DecayMomentum(weights, s.weight_decay, s.momentum, s.nesterov, spans)
+    return DecayMomentum(weights, s.weight_decay, s.momentum, s.uses_nesterov, spans)
 
 
 def has_decay_momentum(settings: Settings) -> bool:

@@ -126,6 +126,11 @@ def momentum_after_factors(s: Settings) -> bool:
     return residual and s.optimizer == "sgd" and s.momentum > 0
 
 
+def heavy_ball_after_factors(s: Settings) -> bool:
+    """Applies to PowerSGD without Nesterov's term, with which it was published."""
+    return momentum_after_factors(s) and not s.uses_nesterov
+
+
 def momentum_of_what_was_sent(s: Settings) -> bool:
     """Applies to momentum without masking in the workers' memories: it repeats sent updates."""
     return kind_of(s.memory) is MomentumCorrection and "masking=False" in s.memory
@@ -194,6 +199,12 @@ CAUSES: Final = (
         momentum_after_late_factors,
         "--momentum {momentum:g} repeats updates that the factors of --comm-type {comm_type} have "
         "delayed; give --memory dgc, which applies it before them, or --momentum 0",
+        certain=True,
+    ),
+    Cause(
+        heavy_ball_after_factors,
+        "heavy-ball momentum repeats updates that the factors of --comm-type {comm_type} have "
+        "delayed, and accuracy is lower; leave --nesterov out",
         certain=True,
     ),
     Cause(

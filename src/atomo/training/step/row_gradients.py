@@ -19,7 +19,7 @@ def row_gradients(job: Job) -> dict[str, RowGradient] | None:
     payloads are summed before they are decoded, with local steps, in fp16, and for a gradient dump.
     """
     s = job.settings
-    memory = make_memory(s.memory, s.momentum_of_sgd, s.nesterov, s.workers)
+    memory = make_memory(s.memory, s.momentum_of_sgd, s.uses_nesterov, s.workers)
     buckets = [bucket for stage in job.stages for bucket in stage.buckets]
     whole = (
         memory.needs_norm

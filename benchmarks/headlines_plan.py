@@ -60,6 +60,8 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "topk-nesterov": f"{GATHER} topk(ratio=0.01) --nesterov yes",
         "dgc-nesterov": f"{DGC} --memory dgc --nesterov yes",
         "svd-top-nesterov": f"{GATHER} svd(rank=3,selection=top) --nesterov yes",
+        "svd-top-unmasked-nesterov": f"{GATHER} svd(rank=3,selection=top) "
+        "--memory dgc(masking=False) --nesterov yes",
         "efsignsgd-nesterov": f"{GATHER} efsignsgd --nesterov yes",
         "lss-nesterov": f"{GATHER} lss --nesterov yes",
     }
@@ -89,6 +91,7 @@ ORDER: Final = (
             "powersgd-nesterov",
             "dense-nesterov",
             "svd-top-nesterov",
+            "svd-top-unmasked-nesterov",
             "topk-nesterov",
             "dgc-nesterov",
             "efsignsgd-nesterov",

@@ -179,11 +179,15 @@ def read(path: Path) -> dict[str, Outcome]:
 
 
 def canonical(command: str) -> str:
-    """Returns the resolved command: a recipe and its codec are the same run."""
+    """Returns the resolved command: a recipe and its codec are the same run. `--nesterov` is left
+    out where it is the default.
+    """
     try:
-        return shlex.join(to_arguments(settings(command)))
+        chosen = settings(command)
     except ConfigError:
         return command
+    short = replace(chosen, nesterov=None)
+    return shlex.join(to_arguments(short if short.resolved() == chosen else chosen))
 
 
 def commands(grid: Grid, only: str, extra: str) -> list[str]:

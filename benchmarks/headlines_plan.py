@@ -63,6 +63,8 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "svd-top-unmasked-nesterov": f"{GATHER} svd(rank=3,selection=top) "
         "--memory dgc(masking=False) --nesterov yes",
         "efsignsgd-nesterov": f"{GATHER} efsignsgd --nesterov yes",
+        "efsignsgd-unmasked-nesterov": f"{GATHER} efsignsgd --memory dgc(masking=False) "
+        "--nesterov yes",
         "lss-nesterov": f"{GATHER} lss --nesterov yes",
     }
 )
@@ -95,6 +97,7 @@ ORDER: Final = (
             "topk-nesterov",
             "dgc-nesterov",
             "efsignsgd-nesterov",
+            "efsignsgd-unmasked-nesterov",
             "lss-nesterov",
         ),
     ),

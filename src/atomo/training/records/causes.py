@@ -113,11 +113,11 @@ def momentum_after_feedback(s: Settings) -> bool:
 
 
 def momentum_after_late_factors(s: Settings) -> bool:
-    """Applies to ACP-SGD, which uses a factor of the last step, and to rank 1, which leaves most of
-    a gradient in the residual.
+    """Applies to ACP-SGD of rank 1: its factor is of the last step, and leaves most of a gradient
+    in the residual, so that Nesterov momentum diverges as well.
     """
-    late = s.comm_type == "ACPSGD" or any(getattr(codec, "rank", 0) == 1 for codec in s.codecs)
-    return momentum_after_factors(s) and late
+    narrow = any(getattr(codec, "rank", 0) == 1 for codec in s.codecs)
+    return momentum_after_factors(s) and s.comm_type == "ACPSGD" and narrow
 
 
 def momentum_after_factors(s: Settings) -> bool:
@@ -127,7 +127,7 @@ def momentum_after_factors(s: Settings) -> bool:
 
 
 def heavy_ball_after_factors(s: Settings) -> bool:
-    """Applies to PowerSGD without Nesterov's term, with which it was published."""
+    """Applies to PowerSGD and ACP-SGD without Nesterov's term: rank 1 and ACP-SGD diverge."""
     return momentum_after_factors(s) and not s.uses_nesterov
 
 
@@ -204,13 +204,13 @@ CAUSES: Final = (
     Cause(
         heavy_ball_after_factors,
         "heavy-ball momentum repeats updates that the factors of --comm-type {comm_type} have "
-        "delayed, and accuracy is lower; leave --nesterov out",
+        "delayed: it ends lower, or diverges; leave --nesterov out",
         certain=True,
     ),
     Cause(
         momentum_after_factors,
         "--momentum {momentum:g} repeats updates that the factors of --comm-type {comm_type} have "
-        "delayed; give --memory dgc, a lower --lr, a higher --svd-rank, or --momentum 0",
+        "delayed; give a lower --lr, a higher --svd-rank, --memory dgc, or --momentum 0",
         certain=False,
     ),
     Cause(

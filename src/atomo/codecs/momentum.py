@@ -43,15 +43,18 @@ class MomentumState:
         """Returns the timely part of u where all entries are sent. If nothing waits, it is all of
         u.
 
-        The waiting part of an entry is sent late, and its momentum would push again in a direction
-        already taken. |waiting| / |grown| is the delay of the entry in steps. Heavy-ball momentum
-        keeps the share |grown| / (|grown| + |waiting|): with all momentum, a delay of one step
-        would lower the largest stable learning rate 30-fold (benchmarks/delay_stability.py).
-        Nesterov's term cancels a delay of up to a step, so that u keeps min(1, |grown| /
-        |waiting|).
+        What waits is sent late, and its momentum would push again in a direction already taken.
+        |waiting| / |grown| is the delay in steps. Heavy-ball momentum keeps the share |grown| /
+        (|grown| + |waiting|) of each entry: with all momentum, a delay of one step would lower the
+        largest stable learning rate 30-fold (benchmarks/delay_stability.py). Nesterov's term
+        cancels a delay of up to a step, so that all entries keep the share min(1, ||grown|| /
+        ||waiting||), of Euclidean norms: single entries also wait by chance.
 
         This extends the paper, whose codecs leave most entries unsent.
         """
+        if self.nesterov:
+            share = torch.linalg.vector_norm(grown) / torch.linalg.vector_norm(waiting)
+            timely: torch.Tensor = self.velocity * share.nan_to_num_(1.0).clamp_(max=1.0)
+            return timely
         new, late = grown.abs(), waiting.abs()
-        late = torch.maximum(new, late) if self.nesterov else late.add_(new)
-        return new.div_(late).nan_to_num_(1.0).mul_(self.velocity)
+        return new.div_(late.add_(new)).nan_to_num_(1.0).mul_(self.velocity)

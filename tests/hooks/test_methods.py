@@ -16,7 +16,7 @@ BOTH = ["powersgd", "acpsgd"]
 
 
 def sgd(network: nn.Module) -> torch.optim.Optimizer:
-    return SGD(network.parameters(), lr=0.1, momentum=0.5)
+    return SGD(network.parameters(), lr=0.1, momentum=0.5, nesterov=True)
 
 
 @pytest.mark.slow
@@ -105,4 +105,4 @@ def test_what_is_not_finite_is_an_error_on_all_ranks(method):
 )
 def test_what_cannot_be_is_refused(code, settings, message):
     with pytest.raises(ConfigError, match=message):
-        on_ranks(1, code, steps(1, 1), sgd, **settings)
+        on_ranks(1, code, steps(1, 1), lambda network: SGD(network.parameters()), **settings)

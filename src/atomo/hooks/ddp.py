@@ -25,7 +25,7 @@ from atomo.hooks.adapter.exchange import Exchange
 from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.hooks.optimizers.adam import warn_of_adam, warn_of_drawn_atoms
 from atomo.hooks.optimizers.momentum_transfer import as_optimizers, move_momentum
-from atomo.hooks.optimizers.momentum_watch import MomentumWatch
+from atomo.hooks.optimizers.momentum_watch import MomentumWatch, watch_momentum
 from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
 from atomo.hooks.options.checks import (
     check_group,
@@ -154,7 +154,7 @@ def hook_of(
     release(optimizers)
     damp(damped, exchange.meter)
     HOOKS.add(ddp, parameters.values())
-    watch = None if moved else MomentumWatch(config, exchange.rank, parameters.values(), advice)
+    watch = watch_momentum(config, moved, exchange.rank, parameters.values(), advice)
     return exchange, BucketHook(exchange, scaler, layout, watch).average
 
 

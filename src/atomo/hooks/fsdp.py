@@ -20,7 +20,7 @@ from atomo.exchange.reductions.reduce_scatter import piece_name
 from atomo.hooks.adapter.chunks import Chunk
 from atomo.hooks.ddp import ADVICE
 from atomo.hooks.optimizers.momentum_transfer import MomentumTransfer, as_optimizers, move_momentum
-from atomo.hooks.optimizers.momentum_watch import MomentumWatch
+from atomo.hooks.optimizers.momentum_watch import watch_momentum
 from atomo.hooks.optimizers.weight_decay import Decay, local
 from atomo.hooks.options.checks import check_sharded
 from atomo.hooks.options.hook_config import make_exchange
@@ -121,7 +121,7 @@ def fsdp_hook(
     rows, decay = averaged_rows(parameters, moved, shards)
     exchange = make_exchange(config, collective, rows, decay=decay)
     moved.take()
-    watch = None if moved else MomentumWatch(config, dist.get_rank(), parameters.values(), ADVICE)
+    watch = watch_momentum(config, moved, dist.get_rank(), parameters.values(), ADVICE)
     steps = BackwardSteps(exchange, watch)
     if shards is None:
         register(modules, parameters, steps)

@@ -20,7 +20,7 @@ from atomo.hooks.gradient_owners import HOOKS, OPTIMIZERS
 from atomo.hooks.job import join_job
 from atomo.hooks.optimizers.adam import PlainStep, move_adam, warn_of_drawn_atoms
 from atomo.hooks.optimizers.momentum_transfer import inner_optimizer, move_momentum
-from atomo.hooks.optimizers.momentum_watch import MomentumWatch
+from atomo.hooks.optimizers.momentum_watch import MomentumWatch, watch_momentum
 from atomo.hooks.optimizers.noise_damping import damp, release, resolve_damping
 from atomo.hooks.options.checks import (
     check_bucket_mb,
@@ -111,7 +111,7 @@ def wrap_optimizer(
     damp(damped, exchange.meter)
     replicate(model, collective)
     buckets = grouped(parameters, config.codec, bucket_mb)
-    watch = None if moved else MomentumWatch(config, exchange.rank, parameters.values(), ADVICE)
+    watch = watch_momentum(config, moved, exchange.rank, parameters.values(), ADVICE)
     enabled = scaler if skips else None
     averaged = AveragedOptimizer(optimizer, exchange, buckets, watch, enabled, plain)
     OPTIMIZERS.add(averaged, parameters.values())

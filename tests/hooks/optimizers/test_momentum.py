@@ -17,7 +17,7 @@ import atomo
 from atomo.errors import CheckpointError, ConfigError
 from atomo.hooks.attachment import HookAttachment
 from atomo.hooks.optimizers.momentum_transfer import inner_optimizer, move_momentum, transfers
-from atomo.hooks.optimizers.momentum_watch import MomentumWatch
+from atomo.hooks.optimizers.momentum_watch import MomentumWatch, watch_momentum
 from atomo.hooks.options.hook_config import HookConfig
 
 HEAVY = {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}
@@ -244,14 +244,33 @@ def test_momentum_behind_error_feedback_is_warned_of_once():
     assert "comes on top of that of memory dgc" in text
     [text] = looked_at(HookConfig("topk", "dgc"), heavy())  # which has none
     assert "repeats updates" in text
-    for code in ("sgd", "fp16", "qsgd", "svd", "powersgd"):
+    for code in ("sgd", "fp16", "qsgd", "svd"):
         assert not looked_at(HookConfig(code), heavy())
+    [text] = looked_at(HookConfig("powersgd"), heavy())
+    assert "trains worse with what powersgd sends late: give SGD nesterov=True" in text
+    nesterov = SGD(model().parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    assert not looked_at(HookConfig("powersgd"), nesterov)
     assert not looked_at(HookConfig("topk"), heavy(0.0))
     assert not looked_at(HookConfig("topk"), heavy(), rank=1)
     assert not looked_at(HookConfig("topk"), Adam(model().parameters()))
     mine = MomentumWatch(HookConfig("topk"), 0, model().parameters(), "")
     assert not looked_at(HookConfig("sgd"), heavy())  # another model's
     del mine
+
+
+@pytest.mark.parametrize(
+    ("code", "nesterov", "warned"),
+    [("efsignsgd", False, 1), ("efsignsgd", True, 0), ("acpsgd", False, 1), ("topk", False, 0)],
+)
+def test_heavy_ball_momentum_that_moved_is_warned_of_where_every_entry_waits(
+    code, nesterov, warned
+):
+    config = HookConfig(code, momentum=0.9, nesterov=nesterov)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for rank in (0, 1):
+            assert watch_momentum(config, True, rank, model().parameters(), "") is None
+    assert len(seen) == warned
 
 
 def test_a_plug_takes_the_optimizers_that_a_framework_has():

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from atomo.hooks.options.hook_config import HookConfig
+from atomo.config.resolve_codec import delays_all_entries
+from atomo.hooks.options.hook_config import GATHERS, HookConfig
 
-__all__ = ["MomentumWatch"]
+__all__ = ["MomentumWatch", "watch_momentum"]
 
 
 @final
@@ -36,7 +37,7 @@ class MomentumWatch:
         self._config, self._advice = config, advice
         # Weak references: an optimizer may outlive the model of the hook.
         self._parameters = {id(parameter): ref(parameter) for parameter in parameters}
-        if rank == 0 and (config.delays or config.has_momentum):
+        if rank == 0 and (config.delays or config.has_momentum or config.delays_factors):
             start(self)
 
     def look(self, optimizer: Optimizer) -> None:
@@ -44,7 +45,8 @@ class MomentumWatch:
         if not isinstance(optimizer, SGD):
             return
         for group in optimizer.param_groups:
-            if group["momentum"] and any(map(self._has, group["params"])):
+            repeats = group["momentum"] and not (self._config.delays_factors and group["nesterov"])
+            if repeats and any(map(self._has, group["params"])):
                 watches.discard(self)
                 warnings.warn(self._text(group["momentum"]), stacklevel=4)
                 return
@@ -57,6 +59,8 @@ class MomentumWatch:
         config, subject = self._config, f"SGD's momentum of {momentum:g}"
         if config.has_momentum:
             return f"{subject} comes on top of that of memory {config.memory_spec}: give SGD none"
+        if config.delays_factors:
+            return HEAVY_BALL.format(subject=subject, code=config.code)
         advice = "give SGD none" if config.codec.shared_seed else self._advice
         return (
             f"{subject} repeats updates that error feedback has delivered already ({config.spec} "
@@ -64,6 +68,32 @@ class MomentumWatch:
         )
 
 
+def watch_momentum(
+    config: HookConfig, moved: object, rank: int, parameters: Iterable[Tensor], advice: str
+) -> MomentumWatch | None:
+    """Returns the watch of a hook; None if momentum moved to the memory: then warns on rank 0 if
+    it is heavy-ball momentum of what waits in every entry.
+
+    Args:
+        config: how gradients are averaged.
+        moved: true if momentum moved.
+        rank: the number of this rank.
+        parameters: the parameters with averaged gradients.
+        advice: as of `MomentumWatch`.
+    """
+    if not moved:
+        return MomentumWatch(config, rank, parameters, advice)
+    waits = config.low_rank or delays_all_entries(config.codecs, config.memory_spec, GATHERS)
+    if rank == 0 and config.momentum and not config.nesterov and waits:
+        subject = f"SGD's momentum of {config.momentum:g}"
+        warnings.warn(HEAVY_BALL.format(subject=subject, code=config.code), stacklevel=4)
+    return None
+
+
+HEAVY_BALL: Final = (
+    "{subject} trains worse with what {code} sends late: give SGD nesterov=True, which makes up "
+    "for the delay"
+)
 watches: Final[WeakSet[MomentumWatch]] = WeakSet()
 watching: Final[list[object]] = []  # the handle of the step hook of all optimizers, once registered
 

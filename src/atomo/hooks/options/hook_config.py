@@ -139,6 +139,13 @@ class HookConfig:
         return not self.low_rank and self.memory_kind.feeds_back and drops
 
     @property
+    def delays_factors(self) -> bool:
+        """True if error feedback delays what low-rank factors miss, and the optimizer's momentum
+        follows.
+        """
+        return self.low_rank and self.memory_kind.feeds_back and not self.has_momentum
+
+    @property
     def has_momentum(self) -> bool:
         """True if the memory applies momentum, so that the optimizer must not."""
         kind = self.memory_kind

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, final
 
 from headlines_characters import SETTINGS, SHORT, STEPS, TRANSFORMERS
-from headlines_plan import DDP_POWER_SGD, METHODS, PARAMETERS
+from headlines_plan import DDP_POWER_SGD, METHODS, PARAMETERS, PUBLISHED
 from headlines_records import Record, records_of
 from local_steps_figures import between, markdown
 
@@ -207,15 +207,18 @@ def draw(study: Study, path: Path) -> None:
         if "xscale" not in labels:  # epochs
             axis.locator_params(axis="x", integer=True)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize="small")
+        axis.legend(fontsize="x-small", ncols=1 + (len(curves) > COLOURS))
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
 
 
 def image_panel(study: Study) -> Panel:
-    """Returns the labels and the accuracy of the first seed of each longest run."""
+    """Returns the labels and the accuracy of the first seed of each longest run. Experiments are
+    left out, except those with Nesterov momentum.
+    """
     curves = []
-    for method in METHODS:
+    shown = [name for name in METHODS if name in PUBLISHED or name.endswith("-nesterov")]
+    for method in shown:
         for length in study.lengths[-1:]:
             run = study.epochs(method, 1, length)
             if len(run) > 1:

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["DDP_POWER_SGD", "DDP_RANK", "EPOCHS", "METHODS", "PARAMETERS", "WORKERS", "Run", "plan"]
+__all__ = [
+    "DDP_POWER_SGD",
+    "DDP_RANK",
+    "EPOCHS",
+    "METHODS",
+    "PARAMETERS",
+    "PUBLISHED",
+    "WORKERS",
+    "Run",
+    "plan",
+]
 
 EPOCHS: Final = 15
 WORKERS: Final = 2
@@ -71,9 +81,13 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
 DDP_POWER_SGD: Final = "ddp-powersgd"
 """PyTorch's hook in DDP, beside the method `powersgd`."""
 DDP_RANK: Final = 4
+PUBLISHED: Final = (
+    *("dense", "dgc", "topk", "svd", "powersgd", "qsgd"),
+    *("natural", "terngrad", "efsignsgd", "dragonn", "lss", "sketchml", "svd-filters"),
+)
+"""Methods that are no experiments."""
 ORDER: Final = (
-    (1, ("dense", "dgc", "topk", "svd", "powersgd", "qsgd")),
-    (1, ("natural", "terngrad", "efsignsgd", "dragonn", "lss", "sketchml", "svd-filters")),
+    (1, PUBLISHED),
     (
         1,
         (

@@ -14,6 +14,11 @@ from atomo.hooks.options.hook_config import GATHERS, HookConfig
 
 __all__ = ["MomentumWatch", "watch_momentum"]
 
+HEAVY_BALL: Final = (
+    "{subject} trains worse with what {code} sends late: give SGD nesterov=True, which makes up "
+    "for the delay"
+)
+
 
 @final
 class MomentumWatch:
@@ -90,10 +95,6 @@ def watch_momentum(
     return None
 
 
-HEAVY_BALL: Final = (
-    "{subject} trains worse with what {code} sends late: give SGD nesterov=True, which makes up "
-    "for the delay"
-)
 watches: Final[WeakSet[MomentumWatch]] = WeakSet()
 watching: Final[list[object]] = []  # the handle of the step hook of all optimizers, once registered
 

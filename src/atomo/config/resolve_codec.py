@@ -14,7 +14,7 @@ from atomo.config.comm_rules import fitted_codec, own_memory
 from atomo.config.comm_types import COMM_TYPES, PARAMETER_SERVER
 from atomo.core.names import resolve
 from atomo.errors import ConfigError
-from atomo.memory import MomentumCorrection, NoMemory, check_fits, default_memory, kind_of
+from atomo.memory import NoMemory, check_fits, default_memory, kind_of
 from atomo.options.rates import RATES, VOTES_RATE
 from atomo.options.schedule import Phase, parse_schedule, phases, schedule_text, warm_up_schedule
 
@@ -256,7 +256,7 @@ def delays_all_entries(codecs: Sequence[Codec[Any]], memory: str, comm_type: str
         not (codec.sparsifies or codec.near_lossless or Law.LOSSLESS in codec.laws)
         for codec in codecs
     )
-    return kind is MomentumCorrection and in_parts
+    return kind.feeds_back and in_parts
 
 
 def draws_atoms(codecs: Sequence[Codec[Any]]) -> bool:

@@ -48,7 +48,7 @@ class RunOptions:
     nesterov: bool | None = option(
         None,
         "use Nesterov momentum: yes or no; empty: yes where all entries wait a little: PowerSGD, "
-        "ACP-SGD, memory dgc of codecs that send every entry",
+        "ACP-SGD, error feedback of codecs that send every entry",
     )
     weight_decay: float = option(0.0, "weight decay (L2 penalty)")
     decay_norms: bool = option(

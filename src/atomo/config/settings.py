@@ -122,7 +122,7 @@ class Settings(RunOptions):
         memory = "none" if self.memory == "auto" else self.memory
         plain = replace(self, code=PLAIN, memory=memory).resolved()
         memory = AUTO_CODEC if self.memory == AUTO_CODEC else plain.memory
-        return replace(plain, code=AUTO_CODEC, memory=memory, nesterov=self.nesterov)
+        return replace(plain, code=AUTO_CODEC, memory=memory)  # momentum stays when codecs change
 
     def _memory_for(self, codecs: list[Codec[Any]]) -> str:
         """Returns the memory that `--memory` names, or that `auto` chooses for these codecs."""

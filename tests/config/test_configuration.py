@@ -363,6 +363,7 @@ def test_momentum_comes_before_error_feedback(words, memory):
         ("--comm-type=PowerSGD", True),
         ("--comm-type=ACPSGD", True),
         ("--comm-type=PowerSGD --nesterov=no", False),
+        ("--comm-type=PowerSGD --code=sgd", False),
         ("--comm-type=PowerSGD --optimizer=adam", False),
     ],
 )

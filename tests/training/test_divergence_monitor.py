@@ -94,6 +94,7 @@ def test_heavy_ball_momentum_after_factors_is_told_before_the_first_step(comm_ty
         {"n": 2},
         {"comm_type": "PowerSGD"},
         {"comm_type": "PowerSGD", "svd_rank": 1},
+        {"comm_type": "PowerSGD", "code": "sgd"},
         {"comm_type": "ACPSGD"},
         {"comm_type": "ACPSGD", "memory": "residual"},
         {"comm_type": "ACPSGD", "memory": "residual", "optimizer": "adam"},

@@ -247,16 +247,12 @@ def required_memory(
     return borne
 
 
-def delays_all_entries(codecs: Sequence[Codec[Any]], memory: str, comm_type: str) -> bool:
+def delays_all_entries(codecs: Sequence[Codec[Any]], memory: str) -> bool:
     """True if error feedback sends a part of every entry late, and not some entries whole."""
-    kind = kind_of(memory)
-    if own_memory(comm_type) is not None:
-        return kind.feeds_back
-    in_parts = any(
+    return kind_of(memory).feeds_back and any(
         not (codec.sparsifies or codec.near_lossless or Law.LOSSLESS in codec.laws)
         for codec in codecs
     )
-    return kind.feeds_back and in_parts
 
 
 def draws_atoms(codecs: Sequence[Codec[Any]]) -> bool:

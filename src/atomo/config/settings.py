@@ -141,7 +141,7 @@ class Settings(RunOptions):
         """
         if self.nesterov is not None or self.has_local_steps or not self.momentum_of_sgd:
             return bool(self.nesterov)
-        return delays_all_entries(codecs, memory, self.comm_type)
+        return delays_all_entries(codecs, memory)
 
     def _check_codecs(self, codecs: list[Codec[Any]], memory: str) -> None:
         if self.has_local_steps:

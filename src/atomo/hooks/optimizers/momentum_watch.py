@@ -10,7 +10,7 @@ from torch.optim import SGD, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from atomo.config.resolve_codec import delays_all_entries
-from atomo.hooks.options.hook_config import GATHERS, HookConfig
+from atomo.hooks.options.hook_config import HookConfig
 
 __all__ = ["MomentumWatch", "watch_momentum"]
 
@@ -88,7 +88,7 @@ def watch_momentum(
     """
     if not moved:
         return MomentumWatch(config, rank, parameters, advice)
-    waits = config.low_rank or delays_all_entries(config.codecs, config.memory_spec, GATHERS)
+    waits = delays_all_entries(config.codecs, config.memory_spec)
     if rank == 0 and config.momentum and not config.nesterov and waits:
         subject = f"SGD's momentum of {config.momentum:g}"
         warnings.warn(HEAVY_BALL.format(subject=subject, code=config.code), stacklevel=4)

@@ -11,7 +11,7 @@ from typing import Final, final
 from atomo.codecs import Law
 from atomo.config.checks import ADAMS
 from atomo.config.comm_rules import own_memory
-from atomo.config.resolve_codec import draws_atoms
+from atomo.config.resolve_codec import delays_all_entries, draws_atoms
 from atomo.config.settings import Settings
 from atomo.memory import Momentum, MomentumCorrection, NoMemory, Residual, kind_of
 from atomo.options.outer import parse_outer
@@ -128,7 +128,8 @@ def momentum_after_factors(s: Settings) -> bool:
 
 def heavy_ball_after_factors(s: Settings) -> bool:
     """Applies to PowerSGD and ACP-SGD without Nesterov's term: rank 1 and ACP-SGD diverge."""
-    return momentum_after_factors(s) and not s.uses_nesterov
+    waits = delays_all_entries(s.codecs, s.memory)  # dense gradients do not
+    return momentum_after_factors(s) and not s.uses_nesterov and waits
 
 
 def momentum_of_what_was_sent(s: Settings) -> bool:

@@ -46,7 +46,7 @@ class MomentumState:
         What waits is sent late, and its momentum would push again in a direction already taken.
         |waiting| / |grown| is the delay in steps. Heavy-ball momentum keeps the share |grown| /
         (|grown| + |waiting|) of each entry: with all momentum, a delay of one step would lower the
-        largest stable learning rate 30-fold (benchmarks/delay_stability.py). Nesterov's term
+        largest stable learning rate 28-fold (benchmarks/delay_stability.py). Nesterov's term
         cancels a delay of up to a step, so that all entries keep the share min(1, ||grown|| /
         ||waiting||), of Euclidean norms: single entries also wait by chance.
 

@@ -184,6 +184,7 @@ def test_every_honest_gradient_is_far_within_the_limits(code, kind):
     assert atomo.decode(data, most_entries=2**16, most_bytes=2**22).shape == tensor.shape
 
 
+@pytest.mark.slow(cases=("fourier",))
 @pytest.mark.parametrize("code", ["fourier(block=1024)", "qsgd"])
 def test_a_list_of_many_small_tensors_is_within_the_limits(code):
     tensors = [torch.ones(3, 3)] * 400

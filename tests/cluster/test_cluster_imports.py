@@ -49,6 +49,7 @@ def test_imports_only_what_comes_before(path):
     assert imported(path, "atomo", 2) <= {f"atomo_cluster.{name}" for name in [room, *before]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "order"), [("ec2", EC2_ORDER), ("ec2.commands", COMMANDS_ORDER)]
 )
@@ -80,6 +81,7 @@ def loaded(code):
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 def test_no_module_loads_what_is_heavy():
     names = [".".join(["atomo_cluster", *p.relative_to(PACKAGE).with_suffix("").parts])
              for p in MODULES]  # fmt: skip

@@ -46,6 +46,7 @@ def has_reason(path, call):
     return any(REASON in line for line in lines[call.lineno - 2 : call.end_lineno])
 
 
+@pytest.mark.slow
 def test_every_wait_has_a_bound_or_a_reason():
     found = [
         f"{path.relative_to(PACKAGE)}:{call.lineno}: {ast.unparse(call)[:60]}"

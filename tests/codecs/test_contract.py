@@ -181,9 +181,12 @@ def test_lossless(codec):
 @pytest.mark.slow(
     cases=(
         "atomo",
-        "entrywise(",
-        "fourier(",
-        "qsgd(bits=1",
+        "entrywise",
+        "fourier",
+        "qsgd(bits",
+        "randk",
+        "rows",
+        "terngrad(clip",
     )
 )
 @obeying(Law.UNBIASED)

@@ -90,6 +90,7 @@ def test_memories_are_no_kinder(spec, message):
         canonical_memory(spec)
 
 
+@pytest.mark.slow
 def test_one_thread_at_a_time_has_pythons_parser(monkeypatch):
     """Checks the lock: in CPython 3.11 two parsing threads fail once in some thousand jobs."""
     parse, inside, depths = ast.parse, [], []

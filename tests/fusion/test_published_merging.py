@@ -119,6 +119,7 @@ def test_it_is_the_best_and_never_later_than_the_published_merging(block: int) -
         assert ours <= published(given) * (1 + EXACT)
 
 
+@pytest.mark.slow
 def test_it_is_done_as_early_as_the_published_merging_where_that_is_the_best() -> None:
     messages = set()
     for seed in range(120):

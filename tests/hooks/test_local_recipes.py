@@ -56,6 +56,7 @@ def test_the_test_of_recipes_has_all(name):
 RATE, DECAY, SHARE, WEIGHT_DECAY = 0.02, 0.9, 0.25, 0.1
 
 
+@pytest.mark.slow
 def test_demo_is_the_reference_of_its_paper():
     """Momentum by worker, top coefficients, the mean over senders, and a step by its sign."""
     size, count = 3, 6

@@ -250,6 +250,7 @@ def test_a_code_that_saves_next_to_nothing_is_not_sent(saved, coded):
     assert (len(words) < 0.99 * 600_000 / 4) == coded
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=256))
 def test_every_code_is_complete_and_short(counts):

@@ -53,6 +53,7 @@ def test_uniform_sets_cost_at_most_3_per_cent_more_than_the_bound(density):
     assert reference(data.numpy().tobytes(), k) == indices.tolist()
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.sets(st.integers(0, 2**40), max_size=1200))
 def test_any_set_comes_back_within_its_bound(chosen):
@@ -77,6 +78,7 @@ def test_all_of_them_cost_about_a_bit_each():
     assert len(rice.encode(torch.arange(8000), 8000)) <= 1012
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None, derandomize=True)
 @given(st.binary(max_size=60), st.integers(-1, 600), st.integers(1, 5000))
 def test_strange_bytes_give_increasing_indices_or_an_error(data, count, n):

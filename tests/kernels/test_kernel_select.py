@@ -59,6 +59,7 @@ def test_kth_largest(backend: Backend, values, data):
     assert higher == int((ordered > ordered[k - 1]).sum())
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     values=st.lists(st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, 1e-42]), min_size=1), k=st.data()
@@ -121,6 +122,7 @@ def test_drawn_indices_are_distinct_and_the_same_in_all_backends(n):
         assert backend.draw(seed, n, n, torch.device(backend.device)).equal(whole)
 
 
+@pytest.mark.slow
 def test_drawn_indices_are_uniform():
     counts = torch.zeros(11)
     for seed in range(11_000):

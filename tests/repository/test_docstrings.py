@@ -42,6 +42,7 @@ def is_backend(path: Path) -> bool:
     return path.parents[1].name == "kernels" and path.stem in ("cpu", "reference", "cuda")
 
 
+@pytest.mark.slow
 def test_every_exported_name_has_a_docstring():
     silent = {
         f"{path}: {name}"

@@ -110,6 +110,7 @@ def test_every_room_has_a_place_in_the_order():
     assert rooms - {"__init__"} == set(LEVEL)
 
 
+@pytest.mark.slow
 def test_every_file_imports_only_what_comes_before():
     for path in MODULES:
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")

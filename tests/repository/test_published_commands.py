@@ -161,6 +161,7 @@ def take_two_steps(line: Line, folder: Path) -> int | None:
     return latest(folder / "run")
 
 
+@pytest.mark.slow(cases=("DRAGONN", "MergeComp"))
 @pytest.mark.parametrize("system", sorted({line.system for line in LINES}))
 def test_every_published_line_is_understood_and_nothing_is_dropped_in_silence(system):
     for line in (line for line in LINES if line.system == system):

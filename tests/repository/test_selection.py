@@ -142,6 +142,7 @@ def test_a_slow_test_that_is_named_runs(suite):
     assert len(notes) == 3
 
 
+@pytest.mark.slow
 def test_cases_that_a_mark_names_are_there(suite):
     tests = suite / "tests" / "test_one.py"
     tests.write_text(SUITE.replace("@pytest.mark.param", MARKED + "@pytest.mark.param", 1))

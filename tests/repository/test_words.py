@@ -87,6 +87,7 @@ def test_no_two_classes_have_one_name(package):
     assert not doubles(package, classes=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["atomo", "atomo_cluster"])
 def test_no_room_exports_a_name_twice(package):
     assert not doubles(package, classes=False)
@@ -127,6 +128,7 @@ def test_the_glossary_is_sorted_and_says_something():
     assert all(len(meaning) > 20 for meaning, _ in glossary().values())
 
 
+@pytest.mark.slow
 def test_names_use_no_word_that_the_glossary_replaced():
     gone = {old: word for word, (_, olds) in glossary().items() for old in olds}
     assert gone

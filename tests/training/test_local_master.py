@@ -60,7 +60,8 @@ STREAMS = [
 ]
 
 
-@pytest.mark.parametrize("case", slow_but(STREAMS[:1], STREAMS), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", STREAMS, ids=str)
 def test_fragments_overlap_mix_and_transform_have_the_bits_of_replicas(case, tmp_path):
     common = {"optimizer": "adam", "max_steps": 10, "eval_freq": 100} | case
     served = ended(local(tmp_path / "served", **common))
@@ -71,7 +72,8 @@ def test_fragments_overlap_mix_and_transform_have_the_bits_of_replicas(case, tmp
     assert same(served, replicas)
 
 
-@pytest.mark.parametrize("case", slow_but(STREAMS[:1], STREAMS), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", STREAMS, ids=str)
 def test_a_run_resumed_between_two_fragments_equals_an_uninterrupted_one(case, tmp_path):
     every = 2 if "fragments" in case else 3
     common = {"optimizer": "adam", "max_steps": 10, "eval_freq": every} | case
@@ -80,7 +82,8 @@ def test_a_run_resumed_between_two_fragments_equals_an_uninterrupted_one(case, t
     assert same(whole, ended(local(tmp_path / "parts", **common)))
 
 
-@pytest.mark.parametrize("down", slow_but(["updates"], ["updates", "weights", "delta(bf16)"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("down", ["updates", "weights", "delta(bf16)"])
 def test_batch_norm_statistics_are_averaged_at_each_exchange(down, tmp_path):
     common = {"network": "networks:normed", "code": "sgd", "outer": "sgd(lr=1)", "eval_freq": 100}
     served = ended(local(tmp_path / "served", down=down, **common))
@@ -125,7 +128,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     assert steps[-1] == 8
 
 
-@pytest.mark.parametrize("case", slow_but(CASES[:1], CASES), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_run_resumed_in_the_middle_of_a_round_equals_an_uninterrupted_one(case, tmp_path):
     common = {"eval_freq": 2} | case
     whole = ended(local(tmp_path / "whole", **common))
@@ -178,7 +182,8 @@ def test_lines_are_rounds_with_all_their_images(tmp_path):
     assert all(0 < layer["bytes"] <= 4 * layer["entries"] for layer in layers)
 
 
-@pytest.mark.parametrize("optimizer", slow_but(["adam"], ["adam", "sgd", "muon"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "muon"])
 def test_workers_continue_the_optimizer_of_the_first_steps_with_an_empty_memory(
     optimizer, tmp_path
 ):

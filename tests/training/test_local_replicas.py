@@ -8,7 +8,6 @@ import pytest
 import torch
 from support.harness import run_threads, settings
 from support.networks import SMALL, SMALL_MB
-from support.selection import slow_but
 
 from atomo.config.settings import Settings
 from atomo.errors import ConfigError
@@ -124,6 +123,7 @@ def test_a_run_resumed_in_the_middle_of_a_round_equals_an_uninterrupted_one(case
         assert same(whole, ended(local(folder, **common))), step
 
 
+@pytest.mark.slow
 def test_a_checkpoint_in_the_middle_of_a_round_has_the_anchor(tmp_path):
     run_threads(local(tmp_path, eval_freq=1, outer=MEAN))
     anchor, later, end = (load(tmp_path, step) for step in (3, 4, 6))
@@ -167,7 +167,8 @@ def test_metrics_have_a_line_for_each_step_and_the_figures_of_rounds(tmp_path):
     assert rate == pytest.approx(0.5 * (1 + 0.5 / (1 - 0.5 * rho)))
 
 
-@pytest.mark.parametrize("overlap", slow_but(["round"], ["0", "round"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["0", "round"])
 def test_an_average_of_weights_is_one_of_anchors_at_the_pace_of_steps(overlap, tmp_path):
     common = {"ema_decay": 0.8, "eval_freq": 1, "max_steps": 9, "outer": MEAN, "overlap": overlap}
     run_threads(local(tmp_path, **common))

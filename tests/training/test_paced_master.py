@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 import torch
 from support.harness import largest_difference, run_threads
-from support.selection import slow_but
 from training.test_local_replicas import cut, ended
 from training.test_paced_rounds import paced, rounds_of, same, weighted_by_hand
 
@@ -29,7 +28,8 @@ EQUAL = [
 ]
 
 
-@pytest.mark.parametrize("case", slow_but(EQUAL[:1], EQUAL), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", EQUAL, ids=str)
 def test_equal_speeds_have_the_bits_of_a_number_of_steps(case, clocks, tmp_path):
     clocks(0.125, 0.125)  # four steps in half a second
     common = {"local_steps": "4", "max_steps": 10} | case
@@ -38,7 +38,8 @@ def test_equal_speeds_have_the_bits_of_a_number_of_steps(case, clocks, tmp_path)
     assert same(by_time, by_number)
 
 
-@pytest.mark.parametrize("down", slow_but(["updates"], ["updates", "weights", "delta(sgd)"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("down", ["updates", "weights", "delta(sgd)"])
 def test_differences_weigh_by_samples(down, clocks, tmp_path):
     seconds = 0.125, 0.125, 0.375  # 9.33 batches in half a second: rounds of 3 steps
     clocks(*seconds)
@@ -54,7 +55,8 @@ def test_differences_weigh_by_samples(down, clocks, tmp_path):
         torch.testing.assert_close(trained.model[name].double(), tensor, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("outer", slow_but([OUTER], [OUTER, "sign"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("outer", [OUTER, "sign"])
 def test_a_master_trains_as_replicas_do(outer, clocks, tmp_path):
     clocks(0.125, 0.375)
     common = {"local_seconds": 1.5, "max_steps": 12, "outer": outer, "momentum": 0.0}

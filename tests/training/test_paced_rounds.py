@@ -105,7 +105,8 @@ def weighted_by_hand(chosen: Settings, rounds: Sequence[tuple[Sequence[float], i
     return dict(zip(names, anchor, strict=True))
 
 
-@pytest.mark.parametrize("comm_type", slow_but(["Allgather"], ["Allgather", "Allreduce"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("comm_type", ["Allgather", "Allreduce"])
 def test_differences_weigh_by_samples(comm_type, clocks, tmp_path):
     seconds = 0.125, 0.125, 0.375  # 9.33 batches in half a second: rounds of 3 steps
     clocks(*seconds)
@@ -154,6 +155,7 @@ def test_a_slow_first_rank_has_lines_for_the_steps_that_it_takes(clocks, tmp_pat
     assert sum(line["images_used"] for line in lines) == 11 * 2 * 32
 
 
+@pytest.mark.slow
 def test_what_was_sent_and_what_is_kept_are_the_weighted_differences(clocks, tmp_path, monkeypatch):
     pushed: list[tuple[int, torch.Tensor]] = []
     push = Pipeline.push

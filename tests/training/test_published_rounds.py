@@ -7,7 +7,6 @@ import pytest
 import torch
 from support.harness import PATIENCE_S, run_threads, settings, together
 from support.networks import SMALL, SMALL_MB
-from support.selection import slow_but
 from torch.nn.functional import cross_entropy
 
 import atomo
@@ -27,7 +26,8 @@ def of_recipe(train_dir: Path, recipe: str, **changes: object) -> Settings:
     return Settings.from_recipe(recipe, **(given | SHORT | changes)).resolved()
 
 
-@pytest.mark.parametrize("overlap", slow_but(["round"], ["0", "round"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["0", "round"])
 def test_demo_has_the_bits_of_a_loop_with_local_steps(overlap, tmp_path):
     chosen = of_recipe(
         tmp_path, "demo", lr=RATE, lr_shrinkage=0.5, lr_shrink_freq=2, clip_grad=0.0,
@@ -59,6 +59,7 @@ def test_demo_has_the_bits_of_a_loop_with_local_steps(overlap, tmp_path):
     assert all(saved[name].equal(anchors[rank][name]) for rank in anchors for name in saved)
 
 
+@pytest.mark.slow
 def test_signs_with_a_master_are_those_without(tmp_path):
     common = {"local_steps": "2", "outer": "sign(weight_decay=0.1)", "momentum": 0.0}
     coded = {"code": "topk(ratio=0.1)", "memory": "residual(decay=0.9)"}
@@ -77,6 +78,7 @@ def own_weights(saved: Snapshot) -> list[dict[str, torch.Tensor]]:
     ]
 
 
+@pytest.mark.slow
 def test_sparta_averages_the_same_few_weights_and_saves_the_mean(tmp_path):
     run_threads(of_recipe(tmp_path, "sparta", code="randk(ratio=0.1, unbiased=False)"))
     before = own_weights(load(tmp_path, 1))

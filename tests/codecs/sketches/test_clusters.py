@@ -103,6 +103,7 @@ def test_centres_are_those_of_a_plain_k_means():
     )
 
 
+@pytest.mark.slow
 def test_k_means_plus_plus_draws_by_squared_distance():
     values = torch.tensor([0.0, 1.0, 3.0], dtype=torch.float64)
     pairs = [tuple(lss_model.plus_plus(values, 2, seeded(s)).tolist()) for s in range(3000)]

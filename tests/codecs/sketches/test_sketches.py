@@ -11,6 +11,7 @@ from atomo.errors import CodecError, ConfigError
 DRAWS = 2000
 
 
+@pytest.mark.slow
 def test_the_variance_of_an_entry_is_the_energy_of_the_others_over_the_cells():
     gradient, codec = normal(64), make_codec("countsketch(ratio=0.25)")
     draws = torch.stack(

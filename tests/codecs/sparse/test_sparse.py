@@ -79,6 +79,7 @@ def test_threshold_is_inclusive():
     assert not sent("threshold(value=1)", gradient).any()
 
 
+@pytest.mark.slow
 def test_randk_has_the_variance_of_theory():
     gradient = normal(60)
     drawn = draws(make_codec("randk(ratio=0.1)"), gradient, 3000)

@@ -80,6 +80,7 @@ def clipped(coefficients: Tensor, budget: float) -> Tensor:
     return (budget * coefficients.abs() / coefficients.abs().sum()).clamp(max=1)
 
 
+@pytest.mark.slow
 def test_no_worse_than_clipping_and_far_better_where_the_spectrum_decays():
     for coefficients, budget in spectra():
         if coefficients.any():

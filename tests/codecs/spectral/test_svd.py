@@ -105,6 +105,7 @@ def test_the_atoms_of_a_large_matrix_are_orthogonal_and_sum_to_it():
     torch.testing.assert_close(atoms.coefficients, (matrix.double() @ basis.T).norm(dim=0))
 
 
+@pytest.mark.slow
 def test_the_expected_number_of_atoms_is_the_rank():
     codec, gradient = make_codec("svd(rank=2)"), normal(9, 9)
     payloads = codec.encode_all([gradient] * DRAWS, [*map(seeded, range(DRAWS))])
@@ -112,6 +113,7 @@ def test_the_expected_number_of_atoms_is_the_rank():
     assert abs(float(counts.double().mean()) - 2) <= 5 * float(counts.double().std()) / DRAWS**0.5
 
 
+@pytest.mark.slow
 def test_an_empty_draw_is_a_zero_message_and_is_not_drawn_again():
     codec = make_codec("svd(rank=1)")
     gradient = torch.eye(8)

@@ -38,9 +38,12 @@ from atomo.options.grouping import megabytes
 from atomo.transports import Transport, network
 from atomo.wire import Bytes, Kind, pack, read_header
 
-QUICK = ("topk", "qsgd")
+QUICK = ("topk",)
 # One of each kind of message; natural's has no numbers.
-KINDS = ("atomo", "countsketch", "fourier", "natural", "onebit", "sgd", "sketchml", "terngrad")
+KINDS = (
+    *("atomo", "countsketch", "fourier", "natural", "onebit", "qsgd", "sgd", "sketchml"),
+    "terngrad",
+)
 OTHERS = [code for code in CODECS if code not in QUICK + KINDS]
 EVERY = [*slow_but(QUICK, QUICK + KINDS), *long_but((), OTHERS)]
 

@@ -59,6 +59,7 @@ def test_1_bit_adam_follows_its_paper(ranks):
             )
 
 
+@pytest.mark.slow
 def test_0_1_adam_follows_its_paper():
     trained = run(3, zero_one, range(24))  # a round ends at step 24
     for number, start in enumerate(weights()):
@@ -70,6 +71,7 @@ def test_0_1_adam_follows_its_paper():
             )
 
 
+@pytest.mark.slow
 def test_1_bit_lamb_follows_its_paper():
     grads = [[[g.flatten() for g in gradients(r, s)] for r in range(3)] for s in range(30)]
     expected = reference.onebit_lamb([w.detach().flatten() for w in weights()], grads, 8)

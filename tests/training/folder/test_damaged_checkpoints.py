@@ -52,6 +52,7 @@ def test_every_flipped_bit_of_the_data_is_found(tmp_path):
             load(tmp_path, 1, wait=never)
 
 
+@pytest.mark.slow
 def test_a_mutated_manifest_never_escapes_as_another_error(tmp_path):
     path, rng = save(tmp_path, snapshot(1)), random.Random(4)
     data, refused = path.read_bytes(), 0

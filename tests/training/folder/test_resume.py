@@ -94,6 +94,7 @@ def damage(folder: Path, step: int) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_damaged_checkpoints_are_left_out_with_a_warning_that_names_them(tmp_path):
     common = {"n": 2, "network": SMALL, "code": "sgd", "batch_size": 8, "eval_freq": 1}
     run_threads(settings(tmp_path / "whole", max_steps=4, **common))
@@ -125,6 +126,7 @@ def test_where_no_checkpoint_is_whole_it_says_so(tmp_path):
         find_snapshot(settings(tmp_path, **common))
 
 
+@pytest.mark.slow
 def test_more_workers_take_over_what_fewer_kept(tmp_path):
     before = settings(tmp_path, n=2, code="fp16", max_steps=3, network=SMALL)
     run_threads(before)
@@ -211,6 +213,13 @@ OTHER = [
 ]
 
 
+@pytest.mark.slow(
+    cases=(
+        "ParameterServer-{'batch",
+        "ParameterServer-{'code",
+        "ParameterServer-{'memory': 'none'",
+    )
+)
 @pytest.mark.parametrize(("changed", "named", "dropped"), OTHER, ids=lambda value: str(value)[:25])
 @pytest.mark.parametrize("comm", slow_but(["ParameterServer"], ["ParameterServer", "Allgather"]))
 def test_a_run_continues_with_another_method_only_anyway(changed, named, dropped, comm, tmp_path):

@@ -179,6 +179,7 @@ def test_a_run_refuses_what_does_not_belong_to_it(run, tmp_path, number):
         run_threads(settings(folder, max_steps=1, network=SMALL, code="topk(ratio=0.1)", n=3))
 
 
+@pytest.mark.slow
 def test_any_setting_in_a_manifest_is_taken_or_refused(run, tmp_path):
     keys = json.loads(next(run.glob("step-*.json")).read_text())["config"]
     folder = tmp_path / "run"

@@ -7,7 +7,6 @@ import pytest
 import torch
 from support.harness import plain_sgd, run_threads, settings
 from support.networks import SMALL
-from support.selection import slow_but
 from torch import nn
 
 from atomo.config.settings import Settings
@@ -69,7 +68,8 @@ def test_muon_leaves_embeddings_and_the_last_layer_to_adamw(tmp_path):
     assert dict(job.matrices) == {"fc1.weight": 24, "fc2.weight": 400}
 
 
-@pytest.mark.parametrize("name", slow_but(["muon"], ["adamw", "muon"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_a_resumed_run_has_the_moments_of_its_optimizer(name, tmp_path):
     common = {"n": 2, "comm_type": "Allgather", "code": "sgd", "optimizer": name, "network": SMALL}
     whole = settings(tmp_path / "whole", max_steps=6, **common)

@@ -53,7 +53,7 @@ def test_it_has_no_say_in_training_and_survives_a_stop(way, tmp_path):
     assert not any(tensor.equal(whole.model[name]) for name, tensor in expected.items())
 
 
-@pytest.mark.slow(cases=("{'down'",))
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [{"down": "updates"}, {"comm_type": "Allgather"}], ids=str)
 def test_only_who_writes_checkpoints_keeps_it(way, tmp_path, monkeypatch):
     update, averages = WeightAverage.update, list[WeightAverage]()

@@ -23,6 +23,7 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_a_run_has_errors_and_bytes_of_its_layers_and_the_same_bits(tmp_path):
     common = SHORT | {"code": "qsgd"}
     run_threads(settings(tmp_path / "with", **common))

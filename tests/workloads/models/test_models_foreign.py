@@ -67,6 +67,7 @@ def test_a_network_of_ones_own_trains_and_is_scored(own_module, tmp_path):
     assert values["top1"] > 0.8
 
 
+@pytest.mark.slow
 def test_a_checkpoint_alone_has_no_module_imported(own_module, tmp_path):
     own_module("net", plain)
     with pytest.raises(ConfigError, match="if you trust it, give --network mine:net"):

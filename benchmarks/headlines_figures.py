@@ -16,6 +16,7 @@ __all__ = ["write_figures"]
 
 PAGE: Final = "headlines.md"
 DENSE: Final = "dense"
+NESTEROV: Final = "-nesterov"  # ends the names of runs with Nesterov momentum
 Panel = tuple[Mapping[str, str], Sequence[tuple[str, Sequence[float], Sequence[float]]]]
 COLOURS: Final = 10  # of matplotlib's lines
 FLOAT_BYTES: Final = 4
@@ -95,12 +96,13 @@ def write_figures(records: Sequence[Record], docs: Path) -> None:
 
 def images_table(study: Study, length: int) -> str:
     """Returns the accuracy after all epochs, by method."""
-    dense = {run[-1]["seed"]: run[-1]["top1"] for run in study.finished(DENSE, length)}
     rows = []
     for method in (*METHODS, DDP_POWER_SGD):
         seeds = study.seeds("images", method)
         runs = study.finished(method, length)
         if runs:
+            baseline = study.finished(baseline_of(method), length)
+            dense = {run[-1]["seed"]: run[-1]["top1"] for run in baseline}
             rows.append(finished_row(method, runs, dense))
         elif begun := [run for s in seeds if (run := study.epochs(method, s, length))]:
             cut = f"cut after {len(begun[0])}: {begun[0][-1]['top1']:.2%}"
@@ -109,14 +111,20 @@ def images_table(study: Study, length: int) -> str:
     return markdown([*heads, "32-bit / sent", "noise damping"], rows)
 
 
+def baseline_of(method: str) -> str:
+    """Returns the run with dense gradients and the same momentum."""
+    return DENSE + NESTEROV * method.endswith(NESTEROV)
+
+
 def finished_row(
     method: str, runs: Sequence[list[Record]], dense: Mapping[int, float]
 ) -> list[str]:
-    """Returns the row of a method; its difference to dense is that of equal seeds."""
+    """Returns the row of a method; its difference to dense is that of equal seeds and momentum."""
     tops = {run[-1]["seed"]: run[-1]["top1"] for run in runs}
     cells = [f"`{method}`", ", ".join(f"{top:.2%}" for top in tops.values())]
     gaps = [100 * (tops[seed] - dense[seed]) for seed in tops.keys() & dense.keys()]
-    cells.append(f"{statistics.mean(gaps):+.2f}" if gaps and method != DENSE else "")
+    own = method == baseline_of(method)
+    cells.append(f"{statistics.mean(gaps):+.2f}" if gaps and not own else "")
     cells.append(f"{statistics.mean(run[-1]['train_loss'] for run in runs):.3f}")
     sent = statistics.mean(epoch["sent_bytes"] for run in runs for epoch in run)
     cells.append(f"{FLOAT_BYTES * PARAMETERS / sent:.1f}")

@@ -124,34 +124,37 @@ def test_masks_for_every_kind_of_codec_that_leaves_entries(code):
     assert momentum.equal(torch.where(sent != 0, torch.zeros(()), gradient))
 
 
-def in_time(grown: Tensor, waiting: Tensor, nesterov: bool) -> Tensor:
+def in_time(grown: Tensor, waiting: Tensor, nesterov: bool, workers: int) -> Tensor:
     if nesterov:
-        return (grown.norm() / waiting.norm()).clamp(max=1)
+        return (workers**2 * grown.norm() / waiting.norm()).clamp(max=1)
     return grown.abs() / (grown.abs() + waiting.abs())
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("code", ["efsignsgd", "onebit", "svd(rank=2, selection=top)"])
-def test_where_all_entries_are_sent_what_waited_loses_momentum(code, nesterov):
-    memory, u, v = MomentumCorrection(0.9, nesterov), torch.zeros(N), torch.zeros(N)
+def test_where_all_entries_are_sent_what_waited_loses_momentum(code, nesterov, workers):
+    memory = MomentumCorrection(0.9, nesterov, workers=workers)
+    u, v = torch.zeros(N), torch.zeros(N)
     for gradient in gradients(4):
         u = 0.9 * (u + gradient) if nesterov else 0.9 * u + gradient
         grown = u + gradient if nesterov else u
-        u = u * in_time(grown, v, nesterov)
+        u = u * in_time(grown, v, nesterov, workers)
         v = v + grown - encode(memory, code, gradient)
         torch.testing.assert_close(join(memory.state_dict(), "momentum/"), u)
         torch.testing.assert_close(join(memory.state_dict(), "velocity/"), v)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("masking", [False, True])
-def test_what_is_held_for_a_sum_keeps_the_momentum_that_is_in_time(masking, nesterov):
-    memory = MomentumCorrection(0.9, nesterov, masking)
+def test_what_is_held_for_a_sum_keeps_the_momentum_that_is_in_time(masking, nesterov, workers):
+    memory = MomentumCorrection(0.9, nesterov, masking, workers=workers)
     u, v = torch.zeros(N), torch.zeros(N)
     for gradient in gradients(4):
         u = 0.9 * (u + gradient) if nesterov else 0.9 * u + gradient
         grown = u + gradient if nesterov else u
-        u = u * in_time(grown, v, nesterov) if masking else u
+        u = u * in_time(grown, v, nesterov, workers) if masking else u
         held = memory.hold(gradient.clone(), LAYOUT)
         torch.testing.assert_close(held, v + grown)
         sent = held.round()

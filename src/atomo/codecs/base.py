@@ -235,7 +235,7 @@ class Codec(ABC, Generic[Payload]):
         as it would arrive late.
 
         A codec that sparsifies clears the momentum of the entries that it sent, as published. A
-        codec that sends all entries at every step keeps the timely share of each entry's momentum
+        codec that sends all entries at every step keeps the timely part of the momentum
         (`MomentumState.in_time`).
 
         A codec that needs fewer passes over memory overrides this method.

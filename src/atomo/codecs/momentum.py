@@ -28,6 +28,8 @@ class MomentumState:
     nesterov: bool
     masking: bool
     """True if sent entries lose the part of u that would arrive late."""
+    workers: int = 1
+    """Number of workers whose momentum is averaged."""
 
     def grow(self, gradient: Float[torch.Tensor, "*s"]) -> Float[torch.Tensor, "*s"]:
         """Updates u, and returns the vector to add to v. Overwrites the gradient."""
@@ -47,14 +49,16 @@ class MomentumState:
         |waiting| / |grown| is the delay in steps. Heavy-ball momentum keeps the share |grown| /
         (|grown| + |waiting|) of each entry: with all momentum, a delay of one step would lower the
         largest stable learning rate 28-fold (benchmarks/delay_stability.py). Nesterov's term
-        cancels a delay of up to a step, so that all entries keep the share min(1, ||grown|| /
-        ||waiting||), of Euclidean norms: single entries also wait by chance.
+        cancels a delay of up to a step, so that all entries keep the share min(1, W^2 ||grown|| /
+        ||waiting||), of Euclidean norms: single entries also wait by chance. The mean of W workers
+        bears longer delays, as most of what waits with each is its own noise; W^2 was measured.
 
         This extends the paper, whose codecs leave most entries unsent.
         """
         if self.nesterov:
             share = torch.linalg.vector_norm(grown) / torch.linalg.vector_norm(waiting)
-            timely: torch.Tensor = self.velocity * share.nan_to_num_(1.0).clamp_(max=1.0)
+            share = share.mul_(self.workers**2).nan_to_num_(1.0).clamp_(max=1.0)
+            timely: torch.Tensor = self.velocity * share
             return timely
         new, late = grown.abs(), waiting.abs()
         return new.div_(late.add_(new)).nan_to_num_(1.0).mul_(self.velocity)

@@ -73,9 +73,11 @@ class Memory(ABC):
         """The momentum that the memory applies, and True for Nesterov momentum."""
         return 0.0, False
 
-    def check_workers(self, workers: int) -> None:
-        """Raises ConfigError if the memory depends on the number of workers, and was made for
-        another number.
+    def set_workers(self, workers: int) -> None:
+        """Sets the number of workers that average their gradients, for a memory that depends on it.
+
+        Raises:
+            ConfigError: the memory clips for another number.
         """
         del workers
 

@@ -58,7 +58,8 @@ class MomentumCorrection(Memory):
         Args:
             momentum: m; higher => longer memory of past gradients.
             nesterov: True for Nesterov momentum.
-            masking: True to clear the momentum of sent entries, so that it is not applied late.
+            masking: True to clear the momentum of sent entries, so that it is not applied late. Of
+                a codec that sends every entry see `MomentumState.in_time`.
             clip: the largest norm of the average of all workers. Each worker clips its own gradient
                 to clip / sqrt(workers), before accumulation. 0: never.
             workers: the number of workers that average their gradients.
@@ -83,12 +84,13 @@ class MomentumCorrection(Memory):
     def applied(self) -> tuple[float, bool]:
         return self._momentum, self._nesterov
 
-    def check_workers(self, workers: int) -> None:
+    def set_workers(self, workers: int) -> None:
         if self._clip and workers != self._workers:
             raise ConfigError(
                 f"memory {self.spec} clips for workers={self._workers}, and {workers} average: "
                 f"give workers={workers} to make_memory"
             )
+        self._workers = workers
 
     @property
     def accepts_half(self) -> bool:
@@ -115,13 +117,16 @@ class MomentumCorrection(Memory):
         if not self._momentum:  # u is g, and needs no state
             return self._encode_unsent(codec, gradient, layout, generator)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
-        momentum = MomentumState(velocity, self._momentum, self._nesterov, self._masking)
+        momentum = self._state(velocity)
         # A lossless codec sends m u + g and all of v, so that nothing is left for v.
         if Law.LOSSLESS in codec.laws:
             grown = gradient.copy_(momentum.grow(gradient))
             return self._encode_unsent(codec, grown, layout, generator)
         unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
         return codec.encode_momentum(gradient, momentum, unsent, generator)
+
+    def _state(self, velocity: Float[torch.Tensor, "..."]) -> MomentumState:
+        return MomentumState(velocity, self._momentum, self._nesterov, self._masking, self._workers)
 
     def _encode_unsent(
         self,
@@ -153,8 +158,7 @@ class MomentumCorrection(Memory):
         the memory.
 
         For reductions that choose the sent values later: the values that they subtract from the
-        view count as sent. They send a part of every entry, so that u keeps the timely share of
-        each entry.
+        view count as sent. They send a part of every entry, so that u keeps its timely part.
         """
         if self._clip_factor != 1.0:
             gradient.mul_(self._clip_factor)
@@ -162,7 +166,7 @@ class MomentumCorrection(Memory):
         if not self._momentum:
             return unsent.add_(gradient)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
-        momentum = MomentumState(velocity, self._momentum, self._nesterov, self._masking)
+        momentum = self._state(velocity)
         grown = momentum.grow(gradient)
         in_time = momentum.in_time(grown, unsent) if self._masking else velocity
         unsent.add_(grown)

@@ -1,5 +1,6 @@
 """Memory objects in the place of their names."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -62,6 +63,19 @@ def test_an_object_is_as_good_as_its_name(spec):
     assert kept
     for name, part in own[0].state_dict().items():
         assert part.equal(kept[name])
+
+
+def test_an_object_of_no_known_number_of_workers_takes_that_of_the_hook():
+    """Checks Nesterov momentum, of which the mean of several workers keeps more."""
+    own = [make_memory("dgc", 0.9, nesterov=True) for _ in range(2)]
+
+    def optimizer(network: nn.Module) -> torch.optim.Optimizer:
+        return SGD(network.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+
+    train = partial(on_ranks, 2, "efsignsgd", steps, optimizer, dense_below=1)
+    named, _ = train(memory="dgc")
+    given, _ = train(lambda rank: {"memory": own[rank]})
+    assert flat(given[0]).equal(flat(named[0]))
 
 
 def test_its_momentum_is_what_the_hook_is_given():

@@ -33,7 +33,7 @@ def take(memory: Memory, workers: int) -> Memory:
         ConfigError: the memory is used or not empty, or was made for another number of workers.
     """
     check_fresh(memory)
-    memory.check_workers(workers)
+    memory.set_workers(workers)
     used.add(memory)
     return memory
 

@@ -297,7 +297,8 @@ class Worker:
 def memory_of(job: Job) -> Memory:
     """Builds the memory of a worker."""
     s = job.settings
-    return make_memory(s.memory, s.momentum_of_sgd, s.uses_nesterov, s.workers)
+    averaged = s.num_aggregate or s.workers
+    return make_memory(s.memory, s.momentum_of_sgd, s.uses_nesterov, averaged)
 
 
 def threads_for(device: torch.device) -> int:

@@ -297,8 +297,7 @@ class Worker:
 def memory_of(job: Job) -> Memory:
     """Builds the memory of a worker."""
     s = job.settings
-    averaged = s.num_aggregate or s.workers
-    return make_memory(s.memory, s.momentum_of_sgd, s.uses_nesterov, averaged)
+    return make_memory(s.memory, s.momentum_of_sgd, s.uses_nesterov, s.workers)
 
 
 def threads_for(device: torch.device) -> int:

@@ -112,6 +112,11 @@ def test_a_run_that_continues_says_from_where():
     assert "continued at step 7;" in plain(1, replace(STARTED, first_step=7))[0]
 
 
+def test_a_run_names_its_nesterov_momentum():
+    assert "memory none, 1 m" in plain(1, STARTED)[0]
+    assert "memory none, Nesterov momentum, 1 m" in plain(1, replace(STARTED, nesterov=True))[0]
+
+
 @pytest.mark.parametrize("width", [50, 80, 110, 200])
 def test_the_live_panel_fits_every_terminal(width):
     console = Console(file=io.StringIO(), force_terminal=True, width=width, height=40)

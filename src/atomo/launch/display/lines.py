@@ -149,10 +149,12 @@ def phases_ms(step: StepDone) -> list[tuple[str, float]]:
 def headline(event: Started) -> str:
     """Describes the run before its first step: the model, the data and the processes."""
     begin = "" if event.first_step == 1 else f", continued at step {event.first_step}"
+    momentum = ", Nesterov momentum" if event.nesterov else ""
     return (
         f"{event.network} ({event.parameters:,} parameters) on {event.dataset} ({event.images:,} "
-        f"{event.samples}), code {event.code}, memory {event.memory}, {processes_text(event)}, "
-        f"{event.steps_per_epoch} steps an epoch, {event.last_step} steps{begin}; {event.train_dir}"
+        f"{event.samples}), code {event.code}, memory {event.memory}{momentum}, "
+        f"{processes_text(event)}, {event.steps_per_epoch} steps an epoch, "
+        f"{event.last_step} steps{begin}; {event.train_dir}"
     )
 
 

@@ -72,6 +72,7 @@ class Started:
     fusion: str = ""  # the plan of `--fusion auto`
     spares: int = 0  # processes that wait to take the place of a worker
     rounds: str = ""  # the rounds of local steps, in words
+    nesterov: bool = False  # Nesterov momentum, which some codecs have by default
 
 
 @final

@@ -295,4 +295,5 @@ class RunRecorder:
             fusion=plan.messages.text if plan.messages else "",
             spares=s.spares,
             rounds=rounds_text(s.local_steps, s.outer) if s.has_local_steps else "",
+            nesterov=s.uses_nesterov,
         )

@@ -117,7 +117,7 @@ class MomentumCorrection(Memory):
         if not self._momentum:  # u is g, and needs no state
             return self._encode_unsent(codec, gradient, layout, generator)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
-        momentum = self._state(velocity)
+        momentum = self._state(velocity, self._workers)
         # A lossless codec sends m u + g and all of v, so that nothing is left for v.
         if Law.LOSSLESS in codec.laws:
             grown = gradient.copy_(momentum.grow(gradient))
@@ -125,8 +125,8 @@ class MomentumCorrection(Memory):
         unsent = self._unsent.vector(layout, gradient).view(gradient.shape)
         return codec.encode_momentum(gradient, momentum, unsent, generator)
 
-    def _state(self, velocity: Float[torch.Tensor, "..."]) -> MomentumState:
-        return MomentumState(velocity, self._momentum, self._nesterov, self._masking, self._workers)
+    def _state(self, velocity: Float[torch.Tensor, "..."], workers: int) -> MomentumState:
+        return MomentumState(velocity, self._momentum, self._nesterov, self._masking, workers)
 
     def _encode_unsent(
         self,
@@ -158,7 +158,8 @@ class MomentumCorrection(Memory):
         the memory.
 
         For reductions that choose the sent values later: the values that they subtract from the
-        view count as sent. They send a part of every entry, so that u keeps its timely part.
+        view count as sent. They send a part of every entry, so that u keeps its timely part; that
+        of one worker, since the same waits with all of them.
         """
         if self._clip_factor != 1.0:
             gradient.mul_(self._clip_factor)
@@ -166,7 +167,7 @@ class MomentumCorrection(Memory):
         if not self._momentum:
             return unsent.add_(gradient)
         velocity = self._velocity.vector(layout, gradient).view(gradient.shape)
-        momentum = self._state(velocity)
+        momentum = self._state(velocity, workers=1)
         grown = momentum.grow(gradient)
         in_time = momentum.in_time(grown, unsent) if self._masking else velocity
         unsent.add_(grown)

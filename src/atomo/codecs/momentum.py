@@ -51,7 +51,8 @@ class MomentumState:
         largest stable learning rate 28-fold (benchmarks/delay_stability.py). Nesterov's term
         cancels a delay of up to a step, so that all entries keep the share min(1, W^2 ||grown|| /
         ||waiting||), of Euclidean norms: single entries also wait by chance. The mean of W workers
-        bears longer delays, as most of what waits with each is its own noise; W^2 was measured.
+        bears longer delays, presumably because each has noise of its own that waits; W^2 is from
+        trials (docs/convergence.md).
 
         This extends the paper, whose codecs leave most entries unsent.
         """

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from codecs_common import SPECS, find_gradient
 from torch import Generator, Tensor
 
 import atomo
@@ -34,6 +33,7 @@ from atomo.codecs.sparse.payload import Sparse
 from atomo.kernels import entropy, rice
 from atomo.kernels.clusters import packed_bytes
 from atomo.wire import Compression
+from parts.codecs.common import SPECS, find_gradient
 
 SIGNS = ("signsgd", "signum", "efsignsgd", "onebit")
 

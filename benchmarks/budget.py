@@ -26,7 +26,6 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from thread_jobs import accuracy, train
 from torch import Tensor
 
 from atomo.codecs import make_codec
@@ -39,6 +38,7 @@ from atomo.planning import measure_passes
 from atomo.planning.compression_errors import measure_compression_errors
 from atomo.training.job.job import Job, make_job
 from atomo.workloads.datasets import epoch_seed
+from parts.thread_jobs import accuracy, train
 
 CODES = (
     "sgd", "topk(ratio=0.01)", "qsgd", "svd(rank=3)", "bf16", "topk(ratio=0.1)", "efsignsgd",

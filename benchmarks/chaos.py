@@ -34,11 +34,11 @@ from dataclasses import asdict
 from itertools import islice, pairwise
 from pathlib import Path
 
-from chaos_calm import Calm, learnt, waited
-from chaos_faults import FAULTS, Scene, drawn, make_garbage_folder
-from chaos_goals import table
-from chaos_job import Cluster, Training
-from chaos_verdict import Done, Result, closed, judged
+from parts.chaos.calm import Calm, learnt, waited
+from parts.chaos.faults import FAULTS, Scene, drawn, make_garbage_folder
+from parts.chaos.goals import table
+from parts.chaos.job import Cluster, Training
+from parts.chaos.verdict import Done, Result, closed, judged
 
 OPTIONS = ["--network=LeNet", "--dataset=Digits", "--batch-size=16", "--lr=0.01", "--code=svd"]
 OPTIONS += ["--checkpoint-every=10", "--keep-checkpoints=3", "--eval-freq=1000000"]

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from codecs_common import SPECS, find_gradient
-from codecs_picture import Figures, draw
 from torch import Tensor
 
 from atomo.analysis.measure import Measurement, copy_time, measure_codec, timed
 from atomo.codecs import make_codec
 from atomo.core.plotting import pyplot_for
 from atomo.core.process.allocator import keep_freed_memory
+from codecs_picture import Figures, draw
+from parts.codecs.common import SPECS, find_gradient
 
 
 def main() -> None:

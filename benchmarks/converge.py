@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from thread_jobs import accuracy, train
 
 from atomo.codecs import CODECS
 from atomo.config.settings import Settings
@@ -31,6 +30,7 @@ from atomo.memory import MEMORIES
 from atomo.options.recipes import RECIPES
 from atomo.training.job.events import Caution, Event
 from atomo.training.records.causes import at_start
+from parts.thread_jobs import accuracy, train
 
 COLUMNS: Mapping[str, str] = {
     "1 worker": "--n 2",

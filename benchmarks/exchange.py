@@ -20,13 +20,13 @@ from typing import Final
 
 import torch
 import torch.distributed as dist
-from ddp_train import add_group_options, join, wrapped
-from thread_times import difference, thread_times
-from time_to_accuracy import hosts_of, on_hosts
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from atomo.workloads.models import build_model
+from ddp_train import add_group_options, join, wrapped
+from parts.thread_times import difference, thread_times
+from time_to_accuracy import hosts_of, on_hosts
 
 HOOKS: Final = (
     "none",

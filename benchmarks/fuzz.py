@@ -21,16 +21,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import structures
 import torch
 from torch import Generator, Tensor
-from training_frames import make_roles
 
 import atomo
 from atomo.codecs import CODECS
 from atomo.errors import FrameError
 from atomo.wire import Compression
 from atomo.wire.frame import CHECKSUM_AT, checksum
+from parts.fuzz import structures
+from parts.fuzz.training_frames import make_roles
 
 MOST_ENTRIES = 100_000
 MOST_SECONDS = 1.0

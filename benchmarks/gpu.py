@@ -18,9 +18,6 @@ from statistics import median
 from types import ModuleType
 
 import torch
-from gpu_checks import FORM, LOW, MOST, SEED, checked, few, normal
-from gpu_codes import code_rows
-from gpu_steps import PLAIN, layers, power_iteration, spectral, spectral_alone, steps
 from torch import Generator, Tensor
 
 from atomo.kernels import rice
@@ -36,6 +33,9 @@ from atomo.kernels.rows import stacked
 from atomo.kernels.selection import cuda as triton_select
 from atomo.kernels.selection import reference as torch_select
 from atomo.kernels.sign import cuda, reference
+from parts.gpu.checks import FORM, LOW, MOST, SEED, checked, few, normal
+from parts.gpu.codes import code_rows
+from parts.gpu.steps import PLAIN, layers, power_iteration, spectral, spectral_alone, steps
 
 REPEATS = 20
 WARM_UPS = 3

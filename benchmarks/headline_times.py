@@ -32,17 +32,17 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from ddp_train import add_group_options, join, wrapped
-from exchange import Replay, gradient_of, seconds
-from fusion import steps_ms
-from headline_times_atomo import ATOMO_CODES, AtomoEncoder
-from headline_times_grace import GraceDGC
-from headline_times_simulated import simulate
-from headline_times_tables import print_tables
-from time_to_accuracy import CLUSTER, hosts_of, on_hosts
 
 import atomo
 from atomo.core.process.allocator import keep_freed_memory
+from ddp_train import add_group_options, join, wrapped
+from exchange import Replay, gradient_of, seconds
+from fusion import steps_ms
+from parts.headline_times.atomo import ATOMO_CODES, AtomoEncoder
+from parts.headline_times.grace import GraceDGC
+from parts.headline_times.simulated import simulate
+from parts.headline_times.tables import print_tables
+from time_to_accuracy import CLUSTER, hosts_of, on_hosts
 
 RECORDS: Final = Path(__file__).parent / "records" / "headline_times.jsonl"
 HOSTS: Final = Path("clusters/virtual/hosts_address")

@@ -22,12 +22,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
-from headlines_characters import SEEDS, SHORT, TRANSFORMERS, TRIALS, time_codes, train_characters
-from headlines_ddp import train_ddp
-from headlines_figures import write_figures
-from headlines_plan import DDP_POWER_SGD, DDP_RANK, EPOCHS, Run, plan
-from headlines_records import read, records_of
-from headlines_train import epoch_record, settings_of, train_epoch
+from parts.headlines.characters import (
+    SEEDS,
+    SHORT,
+    TRANSFORMERS,
+    TRIALS,
+    time_codes,
+    train_characters,
+)
+from parts.headlines.ddp import train_ddp
+from parts.headlines.figures import write_figures
+from parts.headlines.plan import DDP_POWER_SGD, DDP_RANK, EPOCHS, Run, plan
+from parts.headlines.records import read, records_of
+from parts.headlines.train import epoch_record, settings_of, train_epoch
 
 ROOT: Final = Path(__file__).parent.parent
 PARTS: Final = ("images", "ddp", "characters", "trials", "times", "figures")

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from delay import DEVICE, delayed_address
-from local_steps_figures import read, write_figures
-from local_steps_methods import METHODS, can_run
-from local_steps_plans import (
+from parts.local_steps.figures import read, write_figures
+from parts.local_steps.methods import METHODS, can_run
+from parts.local_steps.plans import (
     HOSTS,
     RATES,
     UNLIMITED,

@@ -16,12 +16,12 @@ from typing import Any, Final, final
 
 import torch
 import torch.distributed as dist
-from ddp_train import add_group_options, join
-from local_steps_methods import METHODS, Method, Trainer, make_trainer
-from local_steps_workloads import WORKLOADS, Workload
 
 from atomo.core.randomness import derive
 from atomo.errors import Diverged
+from ddp_train import add_group_options, join
+from parts.local_steps.methods import METHODS, Method, Trainer, make_trainer
+from parts.local_steps.workloads import WORKLOADS, Workload
 
 Run = Mapping[str, Any]
 OF_PLAN: Final = ("methods", "rounds", "steps")

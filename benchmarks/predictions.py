@@ -18,13 +18,12 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from time_to_accuracy import CLUSTER, hosts_of, on_host
-
 from atomo.codecs import CODECS
 from atomo.config.comm_types import PARAMETER_SERVER, settings_of_stored
 from atomo.config.settings import Settings
 from atomo.core.plotting import pyplot_for
 from atomo.launch.jobs.mpirun import python_command
+from time_to_accuracy import CLUSTER, hosts_of, on_host
 
 RANK: Final = str(Path(__file__).with_name("predictions_rank.py"))
 LINKS: Final = {

@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from chaos_faults import send
-from chaos_job import Cluster, Training
+from parts.chaos.faults import send
+from parts.chaos.job import Cluster, Training
 
 HOSTS: Final = 3
 OPTIONS: Final = ["--n=3", "--network=LeNet", "--dataset=Digits", "--code=sgd", "--min-workers=1"]

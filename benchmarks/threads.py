@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from codecs_common import find_gradient
 
 from atomo.codecs import make_codec
 from atomo.core.process.allocator import keep_freed_memory
@@ -23,6 +22,7 @@ from atomo.fusion import plan
 from atomo.memory import default_memory, make_memory
 from atomo.options.grouping import megabytes
 from atomo.wire import Compression
+from parts.codecs.common import find_gradient
 
 SPECS = ("svd(rank=3)", "topk(ratio=0.01)", "dgc", "qsgd(bits=4)", "efsignsgd")
 MB = 2**20

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from local_steps_workloads import Characters
 from torch import Generator, Tensor
 from torch.distributions import Laplace, StudentT
 
@@ -34,6 +33,7 @@ from atomo.kernels.tiles import tile_sizes
 from atomo.training.job.shard import Shard
 from atomo.workloads import task_of
 from atomo.workloads.datasets import epoch_seed
+from parts.local_steps.workloads import Characters
 
 NETWORKS = ("LeNet", "FC")
 STEPS, BATCH, RATE = 30, 32, 1e-3

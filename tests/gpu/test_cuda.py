@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from core.test_device import every_case, normal, sections_on_the_cpu, seeded
-from gpu import cuda_ranks
 from hooks.ranks import run_ranks
 from support.jobs import run
 from torch import distributed as dist
@@ -25,6 +24,7 @@ from atomo.codecs import make_codec
 from atomo.memory import make_memory
 from atomo.training.checkpoints.checkpoint import load
 from atomo.transports.mpi.device_memory import is_cuda_aware
+from gpu import cuda_ranks
 
 RANKS = Path(__file__).with_name("cuda_ranks.py")
 

@@ -1,8 +1,6 @@
 """Figures of benchmarks/headlines.py, and its runs in pieces."""
 
-import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def headlines(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    before = {*sys.modules}
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+def headlines(benchmarks_on_path: None) -> Any:
     import headlines
 
-    yield headlines
-    for name in {*sys.modules} - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "").parent.name == "benchmarks":
-            del sys.modules[name]
+    return headlines
 
 
 IMAGES = {"task": "images", "seed": 1, "epochs": 2, "sent_bytes": 1000, "damping": 1.0}
@@ -45,7 +38,7 @@ def characters(method: str, sent: int, *losses: float) -> list[dict[str, Any]]:
 
 
 def test_table_compares_finished_runs_with_dense_and_names_cut_ones(headlines: Any) -> None:
-    from headlines_figures import Study, images_table
+    from parts.headlines.figures import Study, images_table
 
     records = [*image_run("dense", 0.5, 0.8), *image_run("topk", 0.4, 0.79)]
     table = images_table(Study([*records, *image_run("dgc", 0.3)]), 2)
@@ -56,7 +49,7 @@ def test_table_compares_finished_runs_with_dense_and_names_cut_ones(headlines: A
 
 
 def test_transformers_are_compared_at_equal_steps_and_at_equal_seconds(headlines: Any) -> None:
-    from headlines_figures import Study, characters_table
+    from parts.headlines.figures import Study, characters_table
 
     dense = characters("dense", 500_000, 3.0, 2.0, 1.5)  # 50 ms a step, with the link
     topk = characters("topk", 0, 3.1, 2.1, 1.6)  # 10 ms, so 20 s for all steps
@@ -69,7 +62,7 @@ def test_transformers_are_compared_at_equal_steps_and_at_equal_seconds(headlines
 
 
 def test_trials_compare_two_memories_under_the_same_change(headlines: Any) -> None:
-    from headlines_figures import Study, trials_table
+    from parts.headlines.figures import Study, trials_table
 
     losses = {"adam: published": 2.6, "residual: published": 2.5, "adam: 32 windows": 2.0}
     trials = [
@@ -81,7 +74,7 @@ def test_trials_compare_two_memories_under_the_same_change(headlines: Any) -> No
 
 
 def test_pictures_leave_out_what_has_no_curve(headlines: Any, tmp_path: Path) -> None:
-    from headlines_figures import Study, draw
+    from parts.headlines.figures import Study, draw
 
     records = [*image_run("dense", 0.5), *characters("dense", 100, 3.0)]
     draw(Study([*records, characters("qsgd", 0)[1]]), tmp_path / "picture.png")
@@ -105,8 +98,8 @@ def test_missing_epochs_are_those_without_a_record(
 
 
 def test_plan_has_only_options_that_a_run_accepts(headlines: Any, tmp_path: Path) -> None:
-    from headlines_plan import METHODS, ORDER, plan
-    from headlines_train import settings_of
+    from parts.headlines.plan import METHODS, ORDER, plan
+    from parts.headlines.train import settings_of
 
     assert {name for _, names in ORDER for name in names} == {*METHODS}
     for run in plan(15):
@@ -119,8 +112,8 @@ def test_plan_has_only_options_that_a_run_accepts(headlines: Any, tmp_path: Path
 def test_run_in_pieces_has_the_weights_of_a_run_without_a_cut(
     headlines: Any, tmp_path: Path
 ) -> None:
-    from headlines_train import epoch_record, train_epoch
-    from thread_jobs import train
+    from parts.headlines.train import epoch_record, train_epoch
+    from parts.thread_jobs import train
 
     words = "--n 2 --comm-type Allgather --code topk(ratio=0.01) --network LeNet --epochs 2"
     words += " --batch-size 128 --threads 1"

@@ -1,8 +1,6 @@
 """Figures of benchmarks/local_steps.py: products of recorded steps and seconds, and the page."""
 
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,15 +13,10 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    before = {*sys.modules}
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import local_steps_figures
+def figures(benchmarks_on_path: None) -> Any:
+    from parts.local_steps import figures as local_steps_figures
 
-    yield local_steps_figures
-    for name in {*sys.modules} - before:
-        if Path(getattr(sys.modules[name], "__file__", None) or "").parent.name == "benchmarks":
-            del sys.modules[name]
+    return local_steps_figures
 
 
 def write(path: Path, *records: dict[str, Any]) -> None:

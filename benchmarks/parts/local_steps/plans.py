@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from local_steps_methods import METHODS, can_run
+from parts.local_steps.methods import METHODS, can_run
 
 __all__ = [
     "HOSTS",

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from headline_times_atomo import ATOMO_CODES, AtomoEncoder
 
 from atomo.cli.explanation.inputs import time_passes
 from atomo.cli.explanation.options import ExplainOptions
 from atomo.codecs import make_codec
 from atomo.config.comm_types import PARAMETER_SERVER
 from atomo.planning import Costs, Link, Profile, Scenario, measure_costs, predict
+from parts.headline_times.atomo import ATOMO_CODES, AtomoEncoder
 
 __all__ = ["simulate"]
 

@@ -22,7 +22,7 @@ WORKERS: Final = 2
 PARAMETERS: Final = 269_722
 
 COMMON: Final = (
-    "--network headlines_train:network --dataset Cifar10 --batch-size 128 --threads 1 "
+    "--network parts.headlines.train:network --dataset Cifar10 --batch-size 128 --threads 1 "
     f"--n {WORKERS} --lr 0.1 --lr-scale-by-workers --lr-warmup-epochs 1 --schedule cosine "
     "--momentum 0.9 --nesterov no --weight-decay 1e-4 --precision fp32"
 )

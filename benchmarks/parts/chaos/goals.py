@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from chaos_verdict import PROCESSES, SURVIVED, WHOLE, Result
+from parts.chaos.verdict import PROCESSES, SURVIVED, WHOLE, Result
 
 __all__ = ["Goal", "goals", "table"]
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from chaos_job import Cluster, Training
-
 from atomo.training.checkpoints.index import steps
 from atomo.training.checkpoints.manifest import manifest_name
+from parts.chaos.job import Cluster, Training
 
 __all__ = ["FAULTS", "Fault", "Scene", "drawn", "make_garbage_folder"]
 

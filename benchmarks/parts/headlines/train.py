@@ -41,7 +41,7 @@ class ChannelsLast(Module):
 
 
 def network(num_classes: int, input_shape: tuple[int, int, int]) -> Module:
-    """Returns the network, for `--network headlines_train:network`."""
+    """Returns the network, for `--network parts.headlines.train:network`."""
     return ChannelsLast(num_classes, input_shape)
 
 

@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import torch
-from local_steps_workloads import VOCABULARY, Batch, Characters
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
@@ -26,6 +25,7 @@ from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.optimizer import AveragedOptimizer
 from atomo.transports import network
 from atomo.workloads.language.transformer import TransformerLanguageModel
+from parts.local_steps.workloads import VOCABULARY, Batch, Characters
 
 __all__ = [
     "SEEDS",

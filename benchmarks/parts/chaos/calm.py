@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import final
 
-from chaos_job import Training
+from parts.chaos.job import Training
 
 __all__ = ["INTERRUPTED", "Calm", "ended", "learnt", "waited"]
 

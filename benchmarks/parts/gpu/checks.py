@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import torch
-from gpu_codes import check_codes
 from torch import Generator, Tensor
 
 from atomo.kernels import rice
@@ -20,6 +19,7 @@ from atomo.kernels.rows import stacked
 from atomo.kernels.selection import cpu as numba_select
 from atomo.kernels.selection import cuda as triton_select
 from atomo.kernels.sign import cpu, cuda
+from parts.gpu.codes import check_codes
 
 __all__ = ["FORM", "LOW", "MOST", "SEED", "checked", "few", "normal"]
 

@@ -19,7 +19,7 @@ from typing import Any, final
 
 __all__ = ["Cluster", "Training", "unequal"]
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 TOOL = [sys.executable, str(ROOT / "tools" / "virtual_cluster.py")]
 STEP = re.compile(r"step (\d+)/")
 RESTART = "atomo: restart "

@@ -7,11 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, final
 
-from local_steps_methods import METHODS
-from local_steps_plans import PRICE, RATES, STEPS, UNLIMITED, learning_rate, timing_name
-from local_steps_workloads import WORKLOADS
-
 from atomo.core.plotting import pyplot_for
+from parts.local_steps.methods import METHODS
+from parts.local_steps.plans import PRICE, RATES, STEPS, UNLIMITED, learning_rate, timing_name
+from parts.local_steps.workloads import WORKLOADS
 
 __all__ = ["read", "write_figures"]
 

@@ -9,14 +9,14 @@ from typing import Any, Final, final
 
 import torch
 import torch.distributed as dist
-from ddp_train import power_sgd
-from headlines_plan import WORKERS
 from torch.multiprocessing.spawn import spawn
 
 from atomo.config.settings import Settings
 from atomo.core.process.allocator import keep_freed_memory
 from atomo.training.job.job import make_job
 from atomo.workloads.datasets import epoch_seed
+from ddp_train import power_sgd
+from parts.headlines.plan import WORKERS
 
 __all__ = ["train_ddp"]
 

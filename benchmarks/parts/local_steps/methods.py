@@ -21,7 +21,6 @@ from typing import Any, Final, Literal, Protocol, final
 
 import torch
 import torch.distributed as dist
-from ddp_train import has_momentum, wrapped
 from torch import nn
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
@@ -34,6 +33,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 import atomo
+from ddp_train import has_momentum, wrapped
 
 __all__ = ["METHODS", "Method", "Trainer", "can_run", "make_trainer"]
 

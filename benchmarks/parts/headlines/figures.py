@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from headlines_characters import SETTINGS, SHORT, STEPS, TRANSFORMERS
-from headlines_plan import DDP_POWER_SGD, METHODS, PARAMETERS, PUBLISHED
-from headlines_records import Record, records_of
-from local_steps_figures import between, markdown
-
 from atomo.core.plotting import pyplot_for
+from parts.headlines.characters import SETTINGS, SHORT, STEPS, TRANSFORMERS
+from parts.headlines.plan import DDP_POWER_SGD, METHODS, PARAMETERS, PUBLISHED
+from parts.headlines.records import Record, records_of
+from parts.local_steps.figures import between, markdown
 
 __all__ = ["write_figures"]
 

@@ -7,13 +7,12 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, final
 
-from chaos_calm import Calm, ended
-from chaos_faults import FAULTS
-from chaos_job import Training, unequal
-
 from atomo.training.checkpoints.checkpoint import latest, load
 from atomo.training.evaluation.scoring import build_subject, score
 from atomo.workloads import make_task
+from parts.chaos.calm import Calm, ended
+from parts.chaos.faults import FAULTS
+from parts.chaos.job import Training, unequal
 
 __all__ = ["Done", "Result", "Stretch", "broken", "closed", "judged", "outside", "stretches"]
 

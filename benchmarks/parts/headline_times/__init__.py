@@ -1,0 +1,1 @@
+"""Parts of headline_times.py."""

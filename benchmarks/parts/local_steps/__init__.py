@@ -1,0 +1,1 @@
+"""Parts of local_steps.py."""

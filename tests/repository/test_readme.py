@@ -32,7 +32,8 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-TEXTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+BENCHMARKS = ROOT / "benchmarks"
+TEXTS = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), BENCHMARKS / "README.md"])
 # tests/hooks/test_examples.py runs these on several ranks, except those of FSDP2, which
 # tests/hooks/fsdp_ranks.py, local_fsdp.py and sharding/ cover.
 SEVERAL = {
@@ -149,6 +150,14 @@ def test_links_and_paths_lead_somewhere(text):
         assert (text.parent / link).exists(), f"{text.name} links {link}"
     for path in set(PATH.findall(words)) - {SETTINGS_FILE}:  # which each run has
         assert any((base / path).exists() for base in (ROOT, text.parent)), f"{text.name}: {path}"
+
+
+def test_every_benchmark_is_in_the_index_and_on_the_page_that_it_names():
+    rows = (BENCHMARKS / "README.md").read_text().splitlines()
+    pages = {row.split("`")[1]: LINK.findall(row)[1:] for row in rows if row.startswith("| [`")}
+    assert {*pages} == {path.name for path in BENCHMARKS.glob("*.py")}
+    for name, page in pages.items():
+        assert all(name in (BENCHMARKS / link).read_text() for link in page), f"{name} in {page}"
 
 
 @every_text

@@ -19,7 +19,7 @@ BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 def parts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.syspath_prepend(BENCHMARKS)
     files = ("faults", "verdict", "goals", "calm", "job")
-    ran = [runpy.run_path(str(BENCHMARKS / f"chaos_{name}.py")) for name in files]
+    ran = [runpy.run_path(str(BENCHMARKS / "parts" / "chaos" / f"{name}.py")) for name in files]
     return {name: value for one in ran for name, value in one.items()}
 
 

@@ -33,7 +33,7 @@ from atomo.codecs.sparse.payload import Sparse
 from atomo.kernels import entropy, rice
 from atomo.kernels.clusters import packed_bytes
 from atomo.wire import Compression
-from parts.codecs.common import SPECS, find_gradient
+from parts.codecs_common import SPECS, find_gradient
 
 SIGNS = ("signsgd", "signum", "efsignsgd", "onebit")
 

@@ -20,7 +20,7 @@ from atomo.codecs import make_codec
 from atomo.core.plotting import pyplot_for
 from atomo.core.process.allocator import keep_freed_memory
 from codecs_picture import Figures, draw
-from parts.codecs.common import SPECS, find_gradient
+from parts.codecs_common import SPECS, find_gradient
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from atomo.fusion import plan
 from atomo.memory import default_memory, make_memory
 from atomo.options.grouping import megabytes
 from atomo.wire import Compression
-from parts.codecs.common import find_gradient
+from parts.codecs_common import find_gradient
 
 SPECS = ("svd(rank=3)", "topk(ratio=0.01)", "dgc", "qsgd(bits=4)", "efsignsgd")
 MB = 2**20

@@ -10,28 +10,38 @@ from atomo.config.settings import Settings
 from atomo.training.checkpoints.checkpoint import latest, load
 from atomo.training.evaluation.scoring import build_subject, score
 from atomo.training.job.events import Event
-from atomo.training.job.job import Job, make_job
+from atomo.training.job.job import make_job
 from atomo.training.rank import make_end
 from atomo.transports import LocalTransport, network
 from atomo.workloads import make_task
 
-__all__ = ["accuracy", "train"]
+__all__ = ["accuracy", "run_ranks", "train"]
 
 
 def train(chosen: Settings, tell: Callable[[Event], None] = lambda event: None) -> None:
-    """Runs a job to its end; raises the error of the first failed rank."""
+    """Runs a job to its end. Errors: those of `run_ranks`."""
+    # One after the other, since threads share the generator of the initial weights.
+    jobs = [make_job(chosen, chosen.n) for _ in range(chosen.n)]
+
+    def body(transport: LocalTransport) -> None:
+        job = jobs[transport.rank]
+        make_end(job, transport, torch.device("cpu"), tell, lambda: False).run()
+
+    run_ranks(chosen.n, body)
+
+
+def run_ranks(size: int, body: Callable[[LocalTransport], None]) -> None:
+    """Runs `body` in a thread for each rank; raises the error of the first failed rank."""
     errors: list[Exception] = []
 
-    def body(transport: LocalTransport, job: Job) -> None:
+    def run(transport: LocalTransport) -> None:
         try:
-            make_end(job, transport, torch.device("cpu"), tell, lambda: False).run()
+            body(transport)
         except Exception as error:
             errors.append(error)
-            transport.abort(1)
+            transport.abort(1)  # no other rank waits for this one
 
-    # One after the other, since threads share the generator of the initial weights.
-    ranks = [(transport, make_job(chosen, chosen.n)) for transport in network(chosen.n)]
-    threads = [threading.Thread(target=body, args=rank) for rank in ranks]
+    threads = [threading.Thread(target=run, args=(transport,)) for transport in network(size)]
     for thread in threads:
         thread.start()
     for thread in threads:

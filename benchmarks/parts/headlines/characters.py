@@ -8,7 +8,6 @@ process.
 
 import copy
 import math
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +22,10 @@ from torch.nn.utils import clip_grad_norm_
 import atomo
 from atomo.exchange.collectives.direct import Direct
 from atomo.hooks.optimizer import AveragedOptimizer
-from atomo.transports import network
+from atomo.transports import LocalTransport
 from atomo.workloads.language.transformer import TransformerLanguageModel
 from parts.local_steps.workloads import VOCABULARY, Batch, Characters
+from parts.thread_jobs import run_ranks
 
 __all__ = [
     "SEEDS",
@@ -150,24 +150,12 @@ class Ranks:
 
     def train(self, steps: int, every: int = EVERY) -> None:
         """Takes all steps; raises the error of the first failed rank."""
-        errors: list[Exception] = []
-        transports = network(RANKS)
 
-        def body(rank: int) -> None:
-            try:
-                torch.set_num_threads(1)
-                self._train_rank(rank, Direct(transports[rank], 120.0), steps, every)
-            except Exception as error:
-                errors.append(error)
-                transports[rank].abort(1)
+        def body(transport: LocalTransport) -> None:
+            torch.set_num_threads(1)
+            self._train_rank(transport.rank, Direct(transport, 120.0), steps, every)
 
-        threads = [threading.Thread(target=body, args=(rank,)) for rank in range(RANKS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+        run_ranks(RANKS, body)
 
     def _train_rank(self, rank: int, collective: Direct, steps: int, every: int) -> None:
         model = self.models[rank]

@@ -1,7 +1,5 @@
 """One epoch of a run of headlines.py: two ranks train from the last checkpoint to the next."""
 
-import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -16,13 +14,13 @@ from atomo.core.process.allocator import keep_freed_memory
 from atomo.training.checkpoints.checkpoint import latest, load
 from atomo.training.evaluation.scoring import build_subject, score
 from atomo.training.job.events import Event, StepDone
-from atomo.training.job.job import Job, make_job
+from atomo.training.job.job import make_job
 from atomo.training.rank import make_end
 from atomo.training.records.json_lines import lines
 from atomo.transports import LocalTransport
-from atomo.transports import network as transports
 from atomo.workloads import make_task
 from atomo.workloads.models import build_model
+from parts.thread_jobs import run_ranks
 
 __all__ = ["epoch_record", "network", "settings_of", "train_epoch"]
 
@@ -80,31 +78,13 @@ def train_epoch(chosen: Settings, epoch: int) -> None:
     done = latest(Path(chosen.train_dir)) or 0
     if done < last_step:
         end = EpochEnd(done + 1, last_step)
-        run_ranks(jobs, end.observe, end.interrupted)
 
-
-def run_ranks(
-    jobs: list[Job], tell: Callable[[Event], None], interrupted: Callable[[], bool]
-) -> None:
-    """Runs a thread for each rank; raises the error of the first failed rank."""
-    errors: list[Exception] = []
-
-    def body(transport: LocalTransport, job: Job) -> None:
-        try:
+        def body(transport: LocalTransport) -> None:
             torch.set_num_threads(1)
-            make_end(job, transport, torch.device("cpu"), tell, interrupted).run()
-        except Exception as error:
-            errors.append(error)
-            transport.abort(1)
+            job, device = jobs[transport.rank], torch.device("cpu")
+            make_end(job, transport, device, end.observe, end.interrupted).run()
 
-    pairs = zip(transports(len(jobs)), jobs, strict=True)
-    threads = [threading.Thread(target=body, args=pair) for pair in pairs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+        run_ranks(chosen.n, body)
 
 
 def epoch_record(chosen: Settings, epoch: int) -> dict[str, Any]:

@@ -69,6 +69,8 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "powersgd-nesterov": "--comm-type PowerSGD --svd-rank 4 --nesterov yes",
         "topk-nesterov": f"{GATHER} topk(ratio=0.01) --nesterov yes",
         "dgc-nesterov": f"{DGC} --memory dgc --nesterov yes",
+        "qsgd-nesterov": f"{GATHER} qsgd(bits=4,bucket_size=512) --nesterov yes",
+        "natural-nesterov": f"{GATHER} natural --nesterov yes",
         "svd-top-nesterov": f"{GATHER} svd(rank=3,selection=top) --nesterov yes",
         "svd-top-unmasked-nesterov": f"{GATHER} svd(rank=3,selection=top) "
         "--memory dgc(masking=False) --nesterov yes",
@@ -113,9 +115,12 @@ ORDER: Final = (
             "efsignsgd-nesterov",
             "efsignsgd-unmasked-nesterov",
             "lss-nesterov",
+            "natural-nesterov",
+            "qsgd-nesterov",
         ),
     ),
     (2, ("dense", "dgc", "topk", "svd", "powersgd", "qsgd")),
+    (2, ("dense-nesterov", "dgc-nesterov", "topk-nesterov", "powersgd-nesterov")),
     (3, ("dense",)),
     (1, ("dense-bf16",)),
 )

@@ -87,7 +87,7 @@ def parse() -> argparse.Namespace:
 
 
 def wrapped(
-    model: nn.Module, hook: str, momentum: float = 0.0, init_sync: bool = True
+    model: nn.Module, hook: str, momentum: float = 0.0, **settings: Any
 ) -> DistributedDataParallel:
     """Returns the model in DDP with a hook.
 
@@ -95,12 +95,12 @@ def wrapped(
         model: the model.
         hook: a value of `--hook`.
         momentum: the momentum of the optimizer.
-        init_sync: False if all ranks have the same weights already.
+        settings: other arguments of DDP.
     """
     name, _, setting = hook.partition(":")
     if name == "powersgd":
-        return power_sgd(model, int(setting), init_sync)[0]
-    ddp = DistributedDataParallel(model, init_sync=init_sync)
+        return power_sgd(model, int(setting), **settings)[0]
+    ddp = DistributedDataParallel(model, **settings)
     if name == "fp16":
         ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     elif name == "bf16":
@@ -117,11 +117,11 @@ def wrapped(
 
 
 def power_sgd(
-    model: nn.Module, rank: int, init_sync: bool = True
+    model: nn.Module, rank: int, **settings: Any
 ) -> tuple[DistributedDataParallel, PowerSGDState]:
     """Returns the model in DDP with PyTorch's PowerSGD hook of a rank, and the hook's state."""
     dist._DEFAULT_FIRST_BUCKET_BYTES = ONE_BUCKET_MB * 2**20  # type: ignore[attr-defined]
-    ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB, init_sync=init_sync)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=ONE_BUCKET_MB, **settings)
     state = PowerSGDState(
         process_group=None,
         matrix_approximation_rank=rank,

@@ -8,13 +8,15 @@ with little work gives this gradient to DDP in each step. There is one row for e
 seconds from the start of the pass to the averaged gradient; the part of these seconds that the same
 pass without an exchange does not take; the seconds of processor time of a process; and the speedup
 relative to the first hook. The hook `nothing` returns gradients without averaging, and shows the
-overhead of DDP. With `--by-thread`, a line below each row has the milliseconds of processor time of
-rank 0 in a step, by thread.
+overhead of DDP. With `--bucket-view`, gradients are views of DDP's buckets, which saves the copies
+from buckets (`gradient_as_bucket_view=True`). With `--by-thread`, a line below each row has the
+milliseconds of processor time of rank 0 in a step, by thread.
 """
 
 import argparse
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -67,6 +69,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=Path, default=Path("clusters/virtual/hosts_address"))
     parser.add_argument("--network", default="ResNet18")
     parser.add_argument("--times", type=int, default=7)
+    parser.add_argument("--bucket-view", action="store_true", help="gradients are views of buckets")
     parser.add_argument("--by-thread", action="store_true", help="processor time by thread")
     add_group_options(parser)
     options = parser.parse_args()
@@ -78,6 +81,7 @@ def main() -> None:
     print("|---|---|---|---|---|", flush=True)
     logs = options.out or Path("runs/exchange")
     words = [__file__, *options.hooks, "--network", options.network, "--times", str(options.times)]
+    words += ["--bucket-view"] if options.bucket_view else []
     words += ["--by-thread"] if options.by_thread else []
     print(on_hosts(hosts, words, logs), end="")
 
@@ -88,14 +92,16 @@ def measure(options: argparse.Namespace) -> None:
     gradients = gradient_of(options.network, options.rank)
     plain: float | None = None
     for hook in options.hooks:
-        ddp = wrapped(Replay(gradients), hook, init_sync=False)  # all parameters are zeros
+        settings = {"init_sync": False, "gradient_as_bucket_view": options.bucket_view}
+        ddp = wrapped(Replay(gradients), hook, **settings)  # all parameters are zeros
+        step = partial(backward, ddp)
         for _ in range(2):
-            ddp().backward()
+            step()
         before_s, before = time.process_time(), thread_times()
-        times = [seconds(lambda ddp=ddp: ddp().backward()) for _ in range(options.times)]
+        times = [seconds(step) for _ in range(options.times)]
         cpu_s, after = (time.process_time() - before_s) / options.times, thread_times()
         with ddp.no_sync():
-            alone = statistics.median(seconds(lambda ddp=ddp: ddp().backward()) for _ in range(5))
+            alone = statistics.median(seconds(step) for _ in range(5))
         median = statistics.median(times)
         plain = median if plain is None else plain
         if options.rank == 0:
@@ -105,6 +111,12 @@ def measure(options: argparse.Namespace) -> None:
             if options.by_thread:
                 print(difference(before, after, options.times), flush=True)
     dist.destroy_process_group()
+
+
+def backward(model: nn.Module) -> None:
+    """Runs a backward pass, as in a loop of training: gradients of the step before are freed."""
+    model.zero_grad()
+    model().backward()
 
 
 def seconds(work: object) -> float:

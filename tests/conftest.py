@@ -41,11 +41,13 @@ GROUPS = {
         "transports/test_torch_distributed.py",
     ),
     "files": ("repository/test_imports.py",),  # each file is parsed once
-    "loops": ("api/test_api.py",),  # takes every codec once
+    "loops": ("api/test_api.py", "api/test_encoder.py"),  # take every codec once
 }
 # Below tests/: tests that need no compiled loop. They run while the first group compiles the loops,
 # which several processes would otherwise do at the same time.
-UNCOMPILED = ("workloads/datasets/", "workloads/models/")
+UNCOMPILED = (
+    "cluster/ec2/", "config/", "launch/", "options/", "report/", "repository/", "workloads/"
+)  # fmt: skip
 
 # The option that runs the tests of a mark, which are left out otherwise.
 ASKED_FOR = {"slow": "all", "long": "long"}

@@ -111,6 +111,7 @@ def test_clusters_are_those_of_the_entries():
     assert all(one.entropy == 0 for one in found.values())
 
 
+@pytest.mark.slow
 def test_errors_are_split_by_sign_and_size():
     gradient = {"w": torch.linspace(-1, 1, 1000).view(50, 20)}
     found = losses(make_codec("topk(ratio=0.05)"), gradient)

@@ -115,6 +115,7 @@ def ended_by(run: Settings, error: type[AtomoError]) -> None:
         together(bodies, lambda: transports[0].abort(1))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this host has a CUDA device")
 def test_a_gpu_that_is_not_there_is_missed(capsys, tmp_path):
     ended_by(settings(tmp_path / "run", **SHORT, enable_gpu="yes"), ConfigError)

@@ -115,6 +115,7 @@ def test_a_gpu_that_is_not_there_is_missed(capfd, tmp_path):
     assert "cannot use device 'cuda'" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_missing_data_set_is_named(capfd, tmp_path):
     folder = tmp_path / "run"
     run_threads(settings(folder, **SHORT, max_steps=1))

@@ -89,6 +89,7 @@ def test_no_module_loads_what_is_heavy():
     assert not loaded(f"import {every}") & HEAVY
 
 
+@pytest.mark.slow(cases=("words1",))
 @pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in ("plan", "status"))])
 def test_help_loads_neither_the_heavy_nor_what_acts(words):
     code = "from contextlib import suppress\nfrom atomo_cluster.ec2.cli import main\n"

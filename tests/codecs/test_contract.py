@@ -153,7 +153,7 @@ def test_zero_stays_zero(codec):
 
 
 @mostly_every_codec
-@pytest.mark.parametrize("size", slow_but([1e-42, 1e30], [1e-42, 1e-30, 1e30]))
+@pytest.mark.parametrize("size", slow_but([1e30], [1e-42, 1e-30, 1e30]))
 def test_tiny_and_huge_stay_finite_and_about_as_large(codec, size):
     for shape in SHAPES:
         gradient = normal(*shape) * size
@@ -310,20 +310,26 @@ def test_adds_with_a_scale(codec):
 
 
 @mostly_every_codec
-def test_several_at_once_are_the_sum_of_each_and_nothing_beside_it_changes(codec):
+@pytest.mark.parametrize("strided", slow_but([False], [False, True]))
+def test_several_at_once_are_the_sum_of_each_and_nothing_beside_it_changes(codec, strided):
     for shape in SHAPES:
-        size = Size(shape).numel()
         payloads = [codec.encode(normal(*shape) * n, seeded(n)) for n in (1, 3, 2, 5)]
         payloads.append(codec.encode(torch.zeros(shape), seeded(0)))
-        around = torch.ones(size + 2)
-        expected, strided = torch.ones(shape), torch.ones(*shape, 2)[..., 0]
+        expected = torch.ones(shape)
         for payload in payloads:
             codec.add_decoded(payload, expected, 0.5)
-        for total in (around[1:-1].view(shape), strided):
-            codec.add_all(payloads, total, 0.5)
-            torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-4)
-            assert codec.batch_decodes or total.equal(expected)
-        assert around[0] == around[-1] == 1
+        around = torch.ones(2 * expected.numel() + 2)
+        if strided:
+            total, beside = around[2:].view(*shape, 2)[..., 0], around[1::2]
+        else:
+            total, beside = (
+                around[1 : expected.numel() + 1].view(shape),
+                around[:: around.numel() - 1],
+            )
+        codec.add_all(payloads, total, 0.5)
+        torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-4)
+        assert codec.batch_decodes or total.equal(expected)
+        assert beside.eq(1).all()
 
 
 @every_codec

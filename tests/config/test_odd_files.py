@@ -292,6 +292,7 @@ def test_an_archive_of_more_than_memory_is_refused(tmp_path, monkeypatch):
         load_gradient(path, "--gradient")
 
 
+@pytest.mark.slow
 def test_an_archive_of_a_bomb_is_unpacked_no_further_than_it_says(tmp_path):
     path = tmp_path / "idx.gz"
     idx(path)

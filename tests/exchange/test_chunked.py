@@ -112,6 +112,7 @@ def test_momentum_correction_goes_with_it():
     assert not again.equal(first)
 
 
+@pytest.mark.slow
 def test_bytes_do_not_grow_with_the_ranks():
     sent = {}
     for kind in (Chunked, Allgather):

@@ -27,6 +27,7 @@ def every_partition(tensors: int) -> list[tuple[int, ...]]:
     ]
 
 
+@pytest.mark.slow(cases=("5",))
 @pytest.mark.parametrize("slowing", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("tensors", [1, 2, 5, 8])

@@ -44,6 +44,7 @@ def test_a_difference_that_is_not_finite_reaches_no_memory(code):
     assert "clip gradients" in errors[0]
 
 
+@pytest.mark.slow(cases=("streaming", "late"))
 @pytest.mark.parametrize(
     "settings",
     [
@@ -78,6 +79,7 @@ def test_a_resume_in_the_middle_of_a_round_is_bit_identical(settings):
         assert anchor_of(again[rank], second[rank]).equal(anchor_of(whole[rank], first[rank]))
 
 
+@pytest.mark.slow(cases=("settings1", "settings2"))
 @pytest.mark.parametrize(
     "settings",
     [{"every": 4}, {"every": 4, "fragments": 2, "overlap": 1}, {"every": 4, "overlap": "round"}],

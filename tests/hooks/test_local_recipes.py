@@ -29,6 +29,7 @@ def slow_sgd(network: nn.Module) -> Optimizer:
     return SGD(network.parameters(), lr=0.01)
 
 
+@pytest.mark.slow(cases=("demo", "muloco", "post-local", "streaming"))
 @pytest.mark.parametrize("name", LOCAL_RECIPES)
 def test_a_recipe_trains_with_one_anchor_on_all_ranks(name):
     networks, optimizers = replicas(

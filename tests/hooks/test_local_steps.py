@@ -194,6 +194,7 @@ def test_what_is_sent_and_kept_is_what_was_kept_and_the_difference(code):
         before = after
 
 
+@pytest.mark.slow(cases=("acpsgd", "chunked", "dgc", "qsgd(bits=8)"))
 @pytest.mark.parametrize(
     ("code", "settings"),
     [

@@ -126,6 +126,7 @@ def anchored(network: nn.Module, optimizer: Any) -> dict[str, Tensor]:
         return {name: p.detach().clone() for name, p in network.named_parameters()}
 
 
+@pytest.mark.slow(cases=("momentum_sgd",))
 @pytest.mark.parametrize("make", [momentum_sgd, adamw])
 def test_a_gathered_state_has_the_moments_of_every_rank(make):
     """At the end of a round nothing is lost: the same number of ranks continues bit for bit."""

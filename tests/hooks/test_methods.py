@@ -35,12 +35,14 @@ def mean_loss(network: nn.Module) -> float:
     return float(torch.stack(losses).mean())
 
 
+@pytest.mark.slow(cases=("acpsgd",))
 @pytest.mark.parametrize("method", BOTH)
 def test_at_full_rank_it_is_plain_sgd(method):
     networks, _ = on_ranks(2, f"{method}(rank=16)", steps(2), sgd)
     torch.testing.assert_close(flat(networks[0]), plainly(sgd), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow(cases=("acpsgd",))
 @pytest.mark.parametrize("method", BOTH)
 def test_a_state_goes_on_bit_for_bit(method):
     """The state is restored on new ranks as well: the sum of memories is kept."""

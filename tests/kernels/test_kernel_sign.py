@@ -75,12 +75,7 @@ def test_too_few_words_are_refused():
     assert not out.any()
 
 
-@pytest.mark.slow(
-    cases=(
-        "64-",
-        "7-",
-    )
-)
+@pytest.mark.slow(cases=("1-", "64-", "7-"))
 @each_backend
 @every_size
 @pytest.mark.parametrize("row", [1, 7, 64, 3000])

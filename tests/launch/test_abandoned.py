@@ -103,6 +103,7 @@ def test_once_they_have_met_they_bound_each_other(notes, tmp_path):
     assert limits == [None]
 
 
+@pytest.mark.slow
 def test_the_end_of_the_run_sets_a_bound_and_the_run_is_a_success(notes, tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "LEAVING_S", 0.2)
     run(notes, tmp_path, EVENT_MARK + to_json(Ended(9, "done")), code=0, timeout=0.3)

@@ -101,6 +101,7 @@ def test_however_an_evaluator_ends_the_run_ends_as_it_would_without(
     assert f"`atomo evaluate --model-dir {tmp_path}`" in line
 
 
+@pytest.mark.slow(cases=("_evaluator",))
 @pytest.mark.parametrize(("process", "code"), [("_ranks", 5), ("_evaluator", 0)])
 def test_a_stopped_process_is_killed_when_its_time_is_up(process, code, notes, tmp_path):
     line = mpirun(steps=ENDLESS, step_s=0.01) if process == "_ranks" else mpirun()

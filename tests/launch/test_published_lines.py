@@ -50,6 +50,7 @@ def test_the_published_parser_finds_the_loss_of_each_worker(way, tmp_path, capfd
     assert [m.group(1) for m in MASTER.finditer(out.getvalue())] == ["1", "2", "3"]
 
 
+@pytest.mark.slow
 def test_other_runs_print_no_such_lines(tmp_path, capfd):
     run_threads(settings(tmp_path, network="FC", code="sgd", max_steps=1))
     assert "Worker:" not in capfd.readouterr().out

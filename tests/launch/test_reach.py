@@ -30,6 +30,7 @@ def ssh(tmp_path: Path) -> list[str]:
     return [str(script), str(tmp_path)]
 
 
+@pytest.mark.slow
 def test_hosts_that_answered_before_and_do_not_now_are_lost(ssh, tmp_path, monkeypatch):
     for name in ("stays", "refuses", "silent"):
         (tmp_path / name).touch()

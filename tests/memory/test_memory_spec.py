@@ -115,6 +115,7 @@ def test_workers_hear_of_the_learning_rate_before_each_step(tmp_path):
     assert norms["update"] > 100 * norms["gradient"]
 
 
+@pytest.mark.slow(cases=("3",))
 @pytest.mark.parametrize("n", [2, 3])
 def test_every_worker_clips_its_whole_gradient(tmp_path, n):
     """Lossless and without momentum, DGC's local clipping is a step of known length at most."""

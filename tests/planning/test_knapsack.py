@@ -43,6 +43,7 @@ def test_of_no_choice_that_keeps_the_budget_the_least_error_is_taken() -> None:
     assert cheapest(np.array([[2.0, 1.0]]), np.array([[0.5, 0.7]]), 0.1) == (0,)
 
 
+@pytest.mark.slow
 def test_161_tensors_are_chosen_for_with_little_left_undecided() -> None:
     draw = np.random.default_rng(1)
     sizes = draw.choice([64.0, 4096.0, 36864.0, 589824.0, 2359296.0], 161)

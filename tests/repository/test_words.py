@@ -137,6 +137,7 @@ def test_names_use_no_word_that_the_glossary_replaced():
             pytest.fail(f"{place}: {name} says {word!r}; the glossary has {gone[word]!r}")
 
 
+@pytest.mark.slow
 def test_each_word_of_the_glossary_is_in_use():
     names = {word for name, _ in names_of_modules() for word in words_of(name)}
     pages = [page for page in (ROOT / "docs").glob("*.md") if page != GLOSSARY]

@@ -39,6 +39,7 @@ def test_a_loss_that_only_shakes_is_not_told(losses):
     assert alarms(losses) == []
 
 
+@pytest.mark.slow(cases=("changes2", "changes3", "changes4"))
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

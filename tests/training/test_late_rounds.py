@@ -77,6 +77,7 @@ def test_a_run_has_the_bits_of_a_loop_with_local_steps(outer, tmp_path):
                 assert saved.model[name].equal(replica["anchor"][name]), (step, rank, name)
 
 
+@pytest.mark.slow(cases=("adam-",))
 @pytest.mark.parametrize("overlap", slow_but(["round"], ["round", "3"]))
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_one_process_trains_as_without_local_steps(optimizer, overlap, tmp_path):
@@ -94,6 +95,7 @@ def test_the_first_round_moves_the_anchor_after_the_second(tmp_path):
     assert not all(first.model[name].equal(second.model[name]) for name in first.model)
 
 
+@pytest.mark.slow
 def test_the_last_line_has_the_last_two_rounds(tmp_path):
     run_threads(late(tmp_path, outer=MEAN, min_workers=2))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

@@ -162,6 +162,7 @@ def test_a_master_continues_a_round_that_as_many_replicas_left(workers, steps, t
     assert lines[-2]["images_used"] == workers * 3 * 32
 
 
+@pytest.mark.slow
 def test_lines_are_rounds_with_all_their_images(tmp_path):
     events: list[Event] = []
     run_threads(local(tmp_path, outer=OUTER), events.append)

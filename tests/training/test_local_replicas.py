@@ -38,6 +38,7 @@ def same(first: Snapshot, second: Snapshot) -> bool:
     return all(a.keys() == b.keys() and all(a[n].equal(b[n]) for n in a) for a, b in pairs)
 
 
+@pytest.mark.slow(cases=("adam",))
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_one_replica_trains_as_without_local_steps(optimizer, tmp_path):
     common = {"n": 1, "optimizer": optimizer, "weight_decay": 0.01, "clip_grad": 0.5}
@@ -76,6 +77,7 @@ def averaged_by_hand(chosen: Settings) -> dict[str, torch.Tensor]:
     return dict(zip(names, anchor, strict=True))
 
 
+@pytest.mark.slow(cases=("sgd(lr=0.7",))
 @pytest.mark.parametrize("outer", [MEAN, "sgd(lr=0.7, momentum=0.9, nesterov=yes)"])
 def test_rounds_equal_those_computed_by_hand(outer, tmp_path):
     chosen = local(tmp_path, outer=outer, momentum=0.5)
@@ -187,6 +189,7 @@ def test_an_average_of_weights_is_one_of_anchors_at_the_pace_of_steps(overlap, t
     assert not any("average" in key for worker in saved[9].workers for key in worker)
 
 
+@pytest.mark.slow
 def test_buffers_are_averaged_at_each_exchange(tmp_path):
     run_threads(local(tmp_path, network="networks:normed", eval_freq=1))
     for step, equal in ((3, True), (4, False)):

@@ -118,6 +118,7 @@ def test_differences_weigh_by_samples(comm_type, clocks, tmp_path):
         torch.testing.assert_close(trained.model[name].double(), tensor, rtol=0, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_a_sign_step_moves_each_entry_by_the_rate_however_samples_weigh(clocks, tmp_path):
     clocks(0.125, 0.375)
     chosen = paced(tmp_path, outer="sign", momentum=0.0, max_steps=6, eval_freq=3)
@@ -144,6 +145,7 @@ def test_a_process_that_is_three_times_slower_is_not_waited_for(clocks, tmp_path
         assert line["images_used"] == line["images_asked"] == 16 * 32
 
 
+@pytest.mark.slow
 def test_a_slow_first_rank_has_lines_for_the_steps_that_it_takes(clocks, tmp_path):
     clocks(0.375, 0.125)
     run_threads(paced(tmp_path, local_seconds=1.5, max_steps=11))

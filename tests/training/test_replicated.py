@@ -161,6 +161,7 @@ def test_low_rank_factors_do_not_keep_a_run_from_going_on_otherwise(tmp_path):
     assert steps(tmp_path) == [2, 4, 6, 8]
 
 
+@pytest.mark.slow
 def test_a_finished_run_has_nothing_left_to_do(tmp_path):
     chosen = settings(tmp_path, n=2, network=SMALL, comm_type="Allreduce", code="sgd", max_steps=2)
     run_threads(chosen)
@@ -185,6 +186,7 @@ def test_what_it_says_of_itself(tmp_path):
     assert 0 <= done.hidden_s <= done.exchange_s <= done.step_s
 
 
+@pytest.mark.slow(cases=("2",))
 @pytest.mark.parametrize("odd", [0, 2])
 def test_a_rank_whose_weights_are_others_is_named(odd, tmp_path, monkeypatch):
     monkeypatch.setattr(replicated, "COMPARE_EVERY", 3)
@@ -215,6 +217,7 @@ def test_a_rank_that_does_not_answer_is_named(tmp_path):
     together([lambda: body(0), lambda: body(1)])
 
 
+@pytest.mark.slow(cases=("Allgather",))
 @pytest.mark.parametrize("comm_type", ["Allgather", "PowerSGD"])
 def test_a_gradient_that_is_not_finite_is_a_run_that_diverges(comm_type, tmp_path):
     chosen = settings(tmp_path, n=2, comm_type=comm_type, code="svd", lr=1e20, max_steps=9)
@@ -260,6 +263,7 @@ def test_what_cannot_be_is_refused(changes, message, tmp_path):
         settings(tmp_path, **changes)
 
 
+@pytest.mark.slow
 def test_a_report_of_more_images_than_the_step_has_ends_the_run(tmp_path, monkeypatch):
     tensor = Report.tensor
     monkeypatch.setattr(Report, "tensor", lambda self: tensor(replace(self, images=1e6)))

@@ -145,6 +145,7 @@ def runs(whole, number):
     return [height, 30, height * width - height - 30]
 
 
+@pytest.mark.slow
 def test_losses_are_those_of_the_model_itself(folder):
     work = opened(folder)
     torch.manual_seed(1)

@@ -113,6 +113,7 @@ def test_what_begins_with_drawn_weights_is_never_frozen():
     assert any(isinstance(module, BatchNorm2d) for module in model.roi_heads.modules())
 
 
+@pytest.mark.slow
 def test_a_classifiers_weights_are_begun_with_and_the_first_layers_stay(tmp_path):
     write_shapes(tmp_path / "coco", train=2, val=1)
     plain = resnet18()

@@ -74,6 +74,7 @@ def test_the_network_is_a_dense_one_whose_gradients_are_sparse(folder):
     torch.testing.assert_close(sparse.to_dense(), expected)
 
 
+@pytest.mark.slow
 def test_layers_too_large_for_a_message_are_several(folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("atomo.fusion.buckets.MOST", 1000)

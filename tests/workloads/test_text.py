@@ -5,7 +5,6 @@ import sys
 
 import pytest
 import torch
-from sklearn.metrics import f1_score
 from workloads.real_format import write_sentences
 from workloads.training import trained
 
@@ -120,7 +119,10 @@ def test_accuracy_and_f1_by_hand():
     assert values["f1"] == pytest.approx((2 / 3 + 4 / 5) / 2)
 
 
+@pytest.mark.slow
 def test_f1_is_that_of_scikit_learn():
+    from sklearn.metrics import f1_score  # slow to import, and used nowhere else here
+
     generator = torch.Generator().manual_seed(4)
     scorer = FScorer(6)  # of which the last is nowhere, and another is said alone
     output, expected = (

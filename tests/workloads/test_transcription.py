@@ -137,6 +137,7 @@ def test_errors_are_counted_over_all_texts_whatever_the_batches():
     assert parts.values() == pytest.approx(whole.values())
 
 
+@pytest.mark.slow
 def test_what_prompts_become_later_changes_no_checkpoint(folder):
     settings = {"n": 2, "max_steps": 1, "batch_size": 3, "precision": "bf16", "optimizer": "adam"}
     first = trained(folder, task=SMALL, **settings)

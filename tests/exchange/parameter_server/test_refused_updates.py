@@ -127,24 +127,37 @@ OTHERS = plan(PARAMETERS, make_codec("topk(ratio=0.1)"), megabytes(0.0001))
 
 
 @pytest.mark.parametrize(
-    ("frames", "message"),
+    ("differences", "message"),
     [
-        ([moved(DIFFERENCES, version=2)], "a difference to version 2 came; .* of version 0"),
-        ([moved(DIFFERENCES, version=0)], "a difference to version 0 came"),
-        ([moved(DIFFERENCES, 1)], "bucket 1 came; 0 is due"),
-        ([moved(DIFFERENCES), moved(DIFFERENCES)], "bucket 0 came; 1 is due"),
-        ([moved(DIFFERENCES), moved(DIFFERENCES, 1), moved(DIFFERENCES)], "to version 1 came"),
-        ([moved(DIFFERENCES), moved(OTHERS, 1)], "bucket 1: another layout"),
-        ([moved(DIFFERENCES), begin_frame(2, Flag.NONE)], "of version 0, 1 buckets further"),
+        ([(DIFFERENCES, 0, 2)], "a difference to version 2 came; .* of version 0"),
+        ([(DIFFERENCES, 0, 0)], "a difference to version 0 came"),
+        ([(DIFFERENCES, 1, 1)], "bucket 1 came; 0 is due"),
+        ([(DIFFERENCES, 0, 1), (DIFFERENCES, 0, 1)], "bucket 0 came; 1 is due"),
+        (
+            [(DIFFERENCES, 0, 1), (DIFFERENCES, 1, 1), (DIFFERENCES, 0, 1)],
+            "to version 1 came",
+        ),
+        ([(DIFFERENCES, 0, 1), (OTHERS, 1, 1)], "bucket 1: another layout"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_differences_that_do_not_lead_on_are_refused(tmp_path, frames, message):
-    weights = torch.zeros(ENTRIES)
-    worker = Follower(weights, no_optimizer, lambda _: DIFFERENCES, 1, 3, differences=DIFFERENCES)
-    assert len(DIFFERENCES) == 2
+def test_differences_that_do_not_lead_on_are_refused(differences, message):
     with pytest.raises(FrameError, match=message):
-        follow(worker, frames)
+        follow(differences_follower(), [moved(*difference) for difference in differences])
+
+
+def test_a_step_that_begins_between_two_differences_is_refused():
+    frames = [moved(DIFFERENCES), begin_frame(2, Flag.NONE)]
+    with pytest.raises(FrameError, match="of version 0, 1 buckets further"):
+        follow(differences_follower(), frames)
+
+
+def differences_follower() -> Follower:
+    """Returns a worker with two buckets of weights of version 0."""
+    assert len(DIFFERENCES) == 2
+    return Follower(
+        torch.zeros(ENTRIES), no_optimizer, lambda _: DIFFERENCES, 1, 3, differences=DIFFERENCES
+    )
 
 
 def no_optimizer(weights: Tensor) -> FlatOptimizer:

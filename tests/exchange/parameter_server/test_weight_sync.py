@@ -195,6 +195,7 @@ def test_replicas_stay_alike_and_the_checkpoint_is_what_workers_have(tmp_path, s
     assert_same(whole, trained(tmp_path / "parts", down, **changes))
 
 
+@pytest.mark.slow(cases=("{'n': 3",))
 @pytest.mark.parametrize("changes", [{"n": 2}, {"n": 3}, {"n": 3, "num_aggregate": 1}], ids=str)
 def test_workers_compute_at_rounded_weights_and_the_master_keeps_its_own(
     tmp_path, sent, monkeypatch, changes

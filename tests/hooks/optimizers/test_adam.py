@@ -24,6 +24,7 @@ def adamw(network: nn.Module) -> torch.optim.Optimizer:
     return AdamW(network.parameters(), **SETTINGS)
 
 
+@pytest.mark.slow(cases=("adam]",))
 @pytest.mark.parametrize("make", [adam, adamw])
 def test_where_nothing_is_late_it_is_the_optimizer_with_its_own_decay(make):
     [network], [wrapped] = on_ranks(1, "topk(ratio=1.0)", steps(1), make)

@@ -50,6 +50,7 @@ def test_a_memory_has_the_specification_that_makes_it(spec):
     assert make_memory(spec).spec == canonical_memory(spec)
 
 
+@pytest.mark.slow(cases=("dgc(",))
 @pytest.mark.parametrize("spec", ["residual(beta=0.9)", "dgc(masking=False)", "dgc(clip=0.1)"])
 def test_an_object_is_as_good_as_its_name(spec):
     code = "topk(ratio=0.2)"

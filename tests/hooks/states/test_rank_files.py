@@ -83,6 +83,7 @@ def test_a_file_that_is_missing_or_damaged_is_named(tmp_path):
     assert not exists(tmp_path, model=1)
 
 
+@pytest.mark.slow
 def test_saving_again_leaves_one_whole_file_a_rank(tmp_path):
     saved(tmp_path, 2)
     models, [first, _] = on_ranks(2, CODE, steps(2, 5), sgd)

@@ -32,7 +32,7 @@ class Modelled:
         return self._taken_s
 
 
-@pytest.mark.slow(cases=("1-",))
+@pytest.mark.slow(cases=("1-", "8-All"))
 @pytest.mark.parametrize("name", ["ParameterServer", "Allgather", "Allreduce"])
 @pytest.mark.parametrize("under_way", [1, 8])
 def test_a_link_is_what_its_messages_took(name: str, under_way: int) -> None:
@@ -59,6 +59,7 @@ class Dropping:
         return self._taken_s
 
 
+@pytest.mark.slow
 def test_shorter_messages_have_the_bandwidth_that_they_were_seen_to_have() -> None:
     dropping, exchange = Dropping(), EXCHANGES["Allreduce"](3)
     link = LinkTimer(dropping.taken_s, 1, 10**9).link(exchange, dropping.send)
@@ -102,12 +103,14 @@ def test_what_a_rest_lets_through_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     assert link.at(links.SHORTEST_BYTES).rested_bytes == link.rested_bytes
 
 
+@pytest.mark.slow
 def test_messages_that_mostly_wait_say_nothing_of_bandwidth() -> None:
     modelled = Modelled()
     link = LinkTimer(modelled.taken_s, 1, 10**9).link(EXCHANGES["Allgather"](4), modelled.send)
     assert min(size for size, _ in link.shorter) * BYTE_S > LATENCY_S
 
 
+@pytest.mark.slow
 def test_no_message_is_longer_than_those_of_the_job() -> None:
     modelled = Modelled()
     LinkTimer(modelled.taken_s, 1, 100_000).link(EXCHANGES["Allgather"](4), modelled.send)

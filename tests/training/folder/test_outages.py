@@ -192,6 +192,7 @@ def test_a_run_trains_on_and_writes_its_checkpoint_later(tmp_path, case):
     assert all(weights[name].equal(expected[name]) for name in expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_once")
 def test_a_last_checkpoint_that_cannot_be_written_ends_with_an_error(tmp_path):
     undo: list[Callable[[], None]] = []

@@ -72,6 +72,7 @@ class Tabled(torch.nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_buffers_that_a_network_does_not_keep_are_in_no_checkpoint(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "tabled.py").write_text(TABLED)
@@ -170,6 +171,7 @@ def test_another_run_can_be_continued_in_a_new_folder(tmp_path):
     assert same(load(tmp_path / "whole", 4), load(tmp_path / "b", 4))
 
 
+@pytest.mark.slow
 def test_a_finished_run_has_nothing_left_to_do(tmp_path):
     chosen = settings(tmp_path, max_steps=2, network=SMALL)
     run_threads(chosen)

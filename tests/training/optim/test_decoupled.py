@@ -50,6 +50,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
             part.step()
 
 
+@pytest.mark.slow(cases=("muon",))
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_optimizers_with_decoupled_decay_have_the_bits_of_pytorch(name, tmp_path):
     chosen = settings(

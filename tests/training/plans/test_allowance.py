@@ -167,6 +167,7 @@ def measured(run: Settings, codecs: int | None = None) -> JobMeasurements:
     return JobMeasurements(Scenario(profile, 2, Link(1e6, 0.0)), (*costs,), (*errors,))
 
 
+@pytest.mark.slow
 def test_a_choice_that_is_dense_throughout_is_the_dense_one(tmp_path: Path) -> None:
     run = settings(tmp_path, code="auto")
     proposals = propose_codecs(run, families(run, "auto"), measured(run))

@@ -287,6 +287,7 @@ def test_who_goes_back_to_before_a_switch_has_the_codecs_of_then(tmp_path: Path)
     assert read_codecs(path, 0) == first
 
 
+@pytest.mark.slow
 def test_what_gains_next_to_nothing_is_left_alone(tmp_path: Path) -> None:
     run = auto(tmp_path)
     chosen = read_codecs(tmp_path / CODECS_FILE, 0)

@@ -68,6 +68,7 @@ def test_fetches_from_the_first_mirror_that_answers_and_then_leaves_it_alone(
     ]
 
 
+@pytest.mark.slow
 def test_repairs_what_a_broken_download_left(mirror, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets.MNIST, "mirrors", [mirror[1]])
     prepare(["MNIST"], tmp_path, lambda line: None)
@@ -86,6 +87,7 @@ def test_a_download_that_is_not_the_data_set_is_refused(mirror, monkeypatch, tmp
         prepare(["MNIST"], tmp_path / "data", lambda line: None)
 
 
+@pytest.mark.slow
 def test_a_server_that_refuses_is_quoted(mirror, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets.MNIST, "mirrors", [mirror[1]])
     (mirror[0] / "t10k-labels-idx1-ubyte.gz").unlink()
@@ -121,6 +123,7 @@ def test_they_come_from_where_they_were_published(name, host):
     assert host in DATASETS[name].host()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_named(mirror, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets.MNIST, "mirrors", [mirror[1]])
     (tmp_path / "MNIST").write_text("a file where a folder should be")

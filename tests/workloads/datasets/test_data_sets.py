@@ -129,6 +129,7 @@ def test_digits_are_normalised_by_their_train_split(tmp_path):
     assert abs(float(images.double().std()) - 1) < 5e-4
 
 
+@pytest.mark.slow
 def test_digits_are_the_originals_between_which_it_interpolates(tmp_path):
     from sklearn.datasets import load_digits
 

@@ -32,6 +32,7 @@ def own_module(monkeypatch) -> Callable[[str, object], None]:
     return lambda name, value: setattr(module, name, value)
 
 
+@pytest.mark.slow
 def test_a_network_of_torchvision_is_torchvisions():
     from torchvision import models
 

@@ -157,6 +157,7 @@ def test_the_global_seed_decides_the_weights(name):
     assert not any(first[key].equal(p) for key, p in second.items() if p.dim() > 1)
 
 
+@pytest.mark.slow(cases=("DenseNet",))
 @light_model
 def test_first_logits_neither_vanish_nor_explode(name):
     torch.manual_seed(1)

@@ -95,7 +95,9 @@ def fill_slots(depths: Counts) -> None:
 def canonical_codes(lengths: Counts) -> Counts:
     """Returns each symbol's code, first bit lowest; -1s if the lengths make no complete code."""
     codes = np.zeros(SYMBOLS, np.int64)
-    used = 0
+    used, longest = 0, np.int64(0)
+    for symbol in range(SYMBOLS):
+        longest = max(longest, lengths[symbol])
     for length in range(1, MAX_CODE_BITS + 1):
         for symbol in range(SYMBOLS):
             if lengths[symbol] == length:
@@ -107,7 +109,7 @@ def canonical_codes(lengths: Counts) -> Counts:
                 used += SLOTS >> length
         if used > SLOTS:
             break
-    if used != SLOTS or lengths.max() > MAX_CODE_BITS:
+    if used != SLOTS or longest > MAX_CODE_BITS:
         codes[:] = -1
     return codes
 

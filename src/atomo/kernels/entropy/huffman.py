@@ -154,12 +154,15 @@ def decode_words(words: Words, sizes: Counts, table: Words, symbols: Bytes) -> b
         True if each stream had exactly its symbols.
     """
     quarter = (symbols.size + 3) // 4
-    ends = np.cumsum(sizes)
+    end_a = sizes[0]
+    end_b = end_a + sizes[1]
+    end_c = end_b + sizes[2]
+    end_d = end_c + sizes[3]
     first, second = symbols[:quarter], symbols[quarter : 2 * quarter]
     third, fourth = symbols[2 * quarter : 3 * quarter], symbols[3 * quarter :]
     ha, hb, hc, hd = Z, Z, Z, Z
     na, nb, nc, nd = Z, Z, Z, Z
-    pa, pb, pc, pd = 0, ends[0], ends[1], ends[2]
+    pa, pb, pc, pd = 0, end_a, end_b, end_c
     a = b = c = d = 0
     while max(a, b, c, d) + 4 <= fourth.size:  # the shortest
         pa, ha, na, a = take(words, pa, ha, na, table, first, a)
@@ -167,8 +170,8 @@ def decode_words(words: Words, sizes: Counts, table: Words, symbols: Bytes) -> b
         pc, hc, nc, c = take(words, pc, hc, nc, table, third, c)
         pd, hd, nd, d = take(words, pd, hd, nd, table, fourth, d)
     return bool(
-        take_rest(words, pa, ha, na, table, first, a) == ends[0]
-        and take_rest(words, pb, hb, nb, table, second, b) == ends[1]
-        and take_rest(words, pc, hc, nc, table, third, c) == ends[2]
-        and take_rest(words, pd, hd, nd, table, fourth, d) == ends[3]
+        take_rest(words, pa, ha, na, table, first, a) == end_a
+        and take_rest(words, pb, hb, nb, table, second, b) == end_b
+        and take_rest(words, pc, hc, nc, table, third, c) == end_c
+        and take_rest(words, pd, hd, nd, table, fourth, d) == end_d
     )

@@ -64,8 +64,8 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "svd-top": f"{GATHER} svd(rank=3,selection=top)",
         "svd-top-unmasked": f"{GATHER} svd(rank=3,selection=top) --memory dgc(masking=False)",
         "svd-late": f"{GATHER} svd(rank=3) --code-schedule 0:svd(rank=3);7:svd(rank=6)",
-        "dense-bf16": "--comm-type Allreduce --code sgd --precision bf16",
         "dense-nesterov": "--comm-type Allreduce --code sgd --nesterov yes",
+        "dense-nesterov-bf16": "--comm-type Allreduce --code sgd --nesterov yes --precision bf16",
         "powersgd-nesterov": "--comm-type PowerSGD --svd-rank 4 --nesterov yes",
         "topk-nesterov": f"{GATHER} topk(ratio=0.01) --nesterov yes",
         "dgc-nesterov": f"{DGC} --memory dgc --nesterov yes",
@@ -122,7 +122,7 @@ ORDER: Final = (
     (2, ("dense", "dgc", "topk", "svd", "powersgd", "qsgd")),
     (2, ("dense-nesterov", "dgc-nesterov", "topk-nesterov", "powersgd-nesterov")),
     (3, ("dense",)),
-    (1, ("dense-bf16",)),
+    (1, ("dense-nesterov-bf16",)),
 )
 
 

@@ -318,17 +318,16 @@ def test_several_at_once_are_the_sum_of_each_and_nothing_beside_it_changes(codec
         expected = torch.ones(shape)
         for payload in payloads:
             codec.add_decoded(payload, expected, 0.5)
-        around = torch.ones(2 * expected.numel() + 2)
+        size = expected.numel()
+        around = torch.ones(2 * size + 2)
         if strided:
             total, beside = around[2:].view(*shape, 2)[..., 0], around[1::2]
         else:
-            total, beside = (
-                around[1 : expected.numel() + 1].view(shape),
-                around[:: around.numel() - 1],
-            )
+            total, beside = around[1 : size + 1].view(shape), around[size + 1 :]
         codec.add_all(payloads, total, 0.5)
         torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-4)
         assert codec.batch_decodes or total.equal(expected)
+        assert around[0] == 1
         assert beside.eq(1).all()
 
 

@@ -48,6 +48,7 @@ def test_a_run_is_beside_its_prediction(
     assert parts["step"]["predicted_s"] > parts["passes"]["predicted_s"] > 0
 
 
+@pytest.mark.slow
 def test_it_says_where_most_of_the_time_went(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

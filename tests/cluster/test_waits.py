@@ -82,6 +82,7 @@ def hung(monkeypatch, tmp_path):
     return Ssh("ubuntu", None, tmp_path / "known_hosts")
 
 
+@pytest.mark.slow
 def test_programs_that_hang_are_named(hung, tmp_path):
     with pytest.raises(ConfigError, match=r"git did not list its files within 0\.05 s"):
         checkout.checkout_files(tmp_path)

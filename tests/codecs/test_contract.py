@@ -58,9 +58,8 @@ SHAPES = [
 FEW_SHAPES = [(3, 4), (5, 3, 3, 3)]
 
 CODECS_AND_MORE = [make_codec(spec) for spec in SPECS]
-every_codec = pytest.mark.parametrize("codec", CODECS_AND_MORE, ids=str)
-# For slow cases: settings other than a codec's defaults are marked slow.
-mostly_every_codec = pytest.mark.parametrize(
+# Settings other than a codec's defaults are marked slow.
+every_codec = pytest.mark.parametrize(
     "codec", slow_but(CODECS_AND_MORE[: len(CODECS)], CODECS_AND_MORE), ids=str
 )
 
@@ -152,7 +151,7 @@ def test_zero_stays_zero(codec):
         assert not roundtrip(codec, torch.zeros(shape)).any(), shape
 
 
-@mostly_every_codec
+@every_codec
 @pytest.mark.parametrize("size", slow_but([1e30], [1e-42, 1e-30, 1e30]))
 def test_tiny_and_huge_stay_finite_and_about_as_large(codec, size):
     for shape in SHAPES:
@@ -256,7 +255,7 @@ def test_what_carries_a_sum_is_fine(codec):
     assert codec.wire_codec.near_lossless or Law.LOSSLESS in codec.wire_codec.laws
 
 
-@mostly_every_codec
+@every_codec
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.lists(st.integers(1, 12), min_size=2, max_size=4).map(tuple),
@@ -309,7 +308,7 @@ def test_adds_with_a_scale(codec):
         torch.testing.assert_close(total, 1 + 0.5 * codec.decode(payload, gradient.shape))
 
 
-@mostly_every_codec
+@every_codec
 @pytest.mark.parametrize("strided", slow_but([False], [False, True]))
 def test_several_at_once_are_the_sum_of_each_and_nothing_beside_it_changes(codec, strided):
     for shape in SHAPES:

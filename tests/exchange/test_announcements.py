@@ -51,6 +51,7 @@ def test_a_serial_executor_keeps_the_order_and_hands_errors_over():
     assert done == [*range(100)]
 
 
+@pytest.mark.slow
 def test_a_serial_executor_that_nobody_holds_ends_its_thread():
     executor = SerialExecutor("executor-to-be-forgotten")
     thread = executor.submit(threading.current_thread).result()

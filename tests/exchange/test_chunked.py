@@ -70,6 +70,7 @@ def held_in(memory: Memory, bucket: Bucket) -> Tensor:
     return torch.cat([state.get(name, zeros).flatten() for name, zeros in blank])
 
 
+@pytest.mark.slow
 def test_it_is_the_paper_s_algorithm():
     """The chunks of the largest sums of norms, averaged; of each rank the rest is kept."""
     ranks, size = Ranks(3), 3

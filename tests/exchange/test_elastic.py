@@ -123,6 +123,7 @@ def test_no_place_goes_to_who_died_before_all_met():
     assert told[1:] == ["spare 3 is gone; 0 are left"], told
 
 
+@pytest.mark.slow
 def test_nothing_is_sent_for_spares_while_nobody_dies():
     jobs = ElasticJob(3, steps=3, way=1, seed=0), ElasticJob(3, steps=3, way=1, seed=0, spares=2)
     for job in jobs:

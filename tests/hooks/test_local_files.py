@@ -22,6 +22,7 @@ def memory_of(optimizer: Any, rank: int) -> Tensor:
     return torch.cat([memories[name].flatten() for name in sorted(memories)])
 
 
+@pytest.mark.slow(cases=("1", "3"))
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_files_of_two_ranks_continue_on_any_number(tmp_path, size):
     kept: dict[int, Tensor] = {}

@@ -80,6 +80,7 @@ def test_every_is_a_number_or_a_schedule():
     assert ends == [0, 1, 0, 1, None, None, 0, None, None, 1, None, None, 0, None, None, 1]
 
 
+@pytest.mark.slow
 def test_post_local_sgd_averages_each_of_the_first_steps_and_then_some():
     """Against averages of weights in float64; the first steps are data-parallel SGD."""
     networks, optimizers = replicas(

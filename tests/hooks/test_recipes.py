@@ -42,6 +42,7 @@ def steps(rank: int, network: nn.Module, optimizer: Any) -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 def test_a_recipe_is_what_it_stands_for():
     recipe: dict[str, Any] = {"recipe": "DGC", "steps_per_epoch": 1}
     code: Any = None

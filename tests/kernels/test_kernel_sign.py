@@ -35,6 +35,7 @@ def test_each_entry_has_its_bit(backend, n):
     assert largest == float(values.abs().max())
 
 
+@pytest.mark.slow(cases=("cuda",))
 @each_backend
 def test_what_is_not_finite_is_told(backend):
     for value in (float("nan"), float("inf"), -float("inf")):

@@ -87,6 +87,7 @@ def test_an_interrupt_sets_a_bound(notes, tmp_path):
     assert "a host may be out of reach" in notes.notes[3]
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_meet_set_a_bound(notes, tmp_path, monkeypatch):
     """mpirun itself hangs, which has been seen."""
     monkeypatch.setattr(supervisor, "STARTING_S", 0.5)

@@ -77,6 +77,7 @@ def test_control_characters_of_others_are_shown() -> None:
     assert out.getvalue() == "rank 1: \\x1b[2Jgone\n"
 
 
+@pytest.mark.slow
 def test_the_evaluator_alone_prints_them_too(tmp_path, capfd):
     run_threads(settings(tmp_path, network="FC", code="sgd", max_steps=2))
     assert main(["evaluate", f"--model-dir={tmp_path}", "--events=atomo"]) == 0

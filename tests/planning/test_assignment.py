@@ -73,6 +73,7 @@ def test_a_budget_of_nothing_and_links_without_a_limit_leave_dense_gradients() -
     )
 
 
+@pytest.mark.slow
 def test_a_greater_budget_is_never_slower_and_always_kept() -> None:
     hosts, codecs = scenario(1e6), candidates(2)
     steps = [

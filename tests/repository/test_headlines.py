@@ -73,6 +73,7 @@ def test_trials_compare_two_memories_under_the_same_change(headlines: Any) -> No
     assert rows == ["| published | 2.600 | 2.500 | +0.100 |"]  # the other change has one memory
 
 
+@pytest.mark.slow
 def test_pictures_leave_out_what_has_no_curve(headlines: Any, tmp_path: Path) -> None:
     from parts.headlines.figures import Study, draw
 

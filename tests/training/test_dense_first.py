@@ -20,6 +20,7 @@ def coded(job: Job, step: int) -> set[str]:
     return {slot.name for part in parts if part.codec != DENSE for slot in part.slots}
 
 
+@pytest.mark.slow
 def test_small_parameters_travel_dense_whatever_the_codec(tmp_path) -> None:
     matrices = {"fc1.weight", "fc2.weight", "fc3.weight"}
     assert coded(make_job(settings(tmp_path, **SHORT), 2), 1) == matrices

@@ -271,6 +271,7 @@ def test_too_few_in_the_step_in_which_a_spare_joins_are_an_end_as_any_other(tmp_
     assert len(load(tmp_path, 2).workers) == 3
 
 
+@pytest.mark.slow
 def test_spares_of_a_run_in_which_nobody_dies_are_sent_home(tmp_path):
     case = {"comm_type": "Allreduce", "code": "sgd", "n": 2, "spares": 2, "max_steps": 2}
     assert trained(tmp_path, {}, **case)[-1] == Ended(2, "done")

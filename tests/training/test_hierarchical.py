@@ -90,6 +90,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(case, tmp_path):
     assert same(whole, ended(settings(tmp_path / "parts", max_steps=4, **options)))
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_with_who_compresses_it_once_a_host(tmp_path):
     chosen = settings(
         tmp_path, n=4, hierarchical="2", network=SMALL, comm_type="Allgather",

@@ -156,6 +156,7 @@ def test_another_number_of_ranks_begins_at_the_anchor(tmp_path):
     assert job.rounds.at(5).last == 5
 
 
+@pytest.mark.slow
 def test_metrics_have_a_line_for_each_step_and_the_figures_of_rounds(tmp_path):
     run_threads(local(tmp_path, outer="sgd(lr=0.5, momentum=0.5)", min_workers=2))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

@@ -133,6 +133,7 @@ def test_a_sign_step_moves_each_entry_by_the_rate_however_samples_weigh(clocks, 
         assert float(moved.max()) < 2 + 1e-4  # two rounds
 
 
+@pytest.mark.slow
 def test_a_process_that_is_three_times_slower_is_not_waited_for(clocks, tmp_path):
     clocks(0.125, 0.375)
     run_threads(paced(tmp_path, local_seconds=1.5, max_steps=30))

@@ -109,6 +109,7 @@ def test_an_image_is_mirrored_with_its_boxes_and_masks(folder):
     assert torch.equal(alone[0][0], mirrored[0][2])  # whoever else is in its batch
 
 
+@pytest.mark.slow
 def test_crowds_and_what_has_no_extent_are_no_objects_to_learn(folder):
     def change(whole):
         whole["annotations"] = [instance | {"image_id": 1} for instance in whole["annotations"][:3]]
@@ -160,6 +161,7 @@ def test_losses_are_those_of_the_model_itself(folder):
     assert float(work.objective.right(detections, batch.targets)) == 0
 
 
+@pytest.mark.slow
 def test_detections_are_those_of_the_model_itself_one_image_at_a_time(folder):
     work = opened(folder)
     torch.manual_seed(1)

@@ -85,9 +85,7 @@ def extend_states(
     frontier = np.empty((64, COLUMNS))
     size = 0
     for start in range(stop - 1, -1, -1):  # short groups first: their states dominate most others
-        encode = message[0] + totals[stop, 0] - totals[start, 0]
-        send = message[1] + totals[stop, 1] - totals[start, 1]
-        decode = message[2] + totals[stop, 2] - totals[start, 2]
+        encode, send, decode = message + totals[stop] - totals[start]
         for row in range(offsets[start], offsets[start + 1]):
             free = states[row, 0], states[row, 1], states[row, 2], states[row, 3]
             state = append_message(free, encode, send, decode, whole[stop - 1], slowing)

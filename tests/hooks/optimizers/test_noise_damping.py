@@ -90,6 +90,7 @@ def test_the_rate_of_a_step_is_scaled_by_what_the_noise_leaves_of_it():
     assert min(rates) < 0.5
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_bit_for_bit_and_all_ranks_alike():
     saved: dict[int, Any] = {}
 

@@ -27,6 +27,7 @@ def adam(network: nn.Module) -> torch.optim.Optimizer:
     return Adam(network.parameters(), lr=0.01)
 
 
+@pytest.mark.slow(cases=("momentum_sgd-2",))
 @pytest.mark.parametrize("size", slow_but([2], [1, 2, 3]))
 @pytest.mark.parametrize("make", [momentum_sgd, adam])
 def test_without_compression_it_is_the_optimizer_in_one_process(size, make):

@@ -32,6 +32,7 @@ def options() -> ArgumentParser:
     return atomo.add_parser_arguments(ArgumentParser())
 
 
+@pytest.mark.slow
 def test_the_published_pair():
     parser = atomo.add_parser_arguments(ArgumentParser())
     words = "--compress --compressor topk --memory residual --compress-ratio 0.25 --fusion-num 3"

@@ -57,6 +57,7 @@ def test_vectors_and_factors_are_there_too(tmp_path, code):
             torch.testing.assert_close(mine.get(kind), theirs.get(kind), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_files_of_another_step_are_not_mixed_in(tmp_path):
     saved(tmp_path, 2)
     newer = tmp_path / "newer"

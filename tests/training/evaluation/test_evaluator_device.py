@@ -37,6 +37,7 @@ def subject() -> Subject:
     return build_subject(task, "LeNet", "Digits", None, Path("data"), "cpu")
 
 
+@pytest.mark.slow
 def test_batches_that_do_not_fit_are_halved():
     whole = subject()
     narrow = Narrow(whole.network, 50)

@@ -213,6 +213,7 @@ def test_a_last_checkpoint_that_cannot_be_written_ends_with_an_error(tmp_path):
     assert [event.step for event in events if isinstance(event, StepDone)] == [3, 4]
 
 
+@pytest.mark.slow
 def test_old_checkpoints_stay_while_the_newest_is_not_seen_to_be_whole(tmp_path):
     chosen = settings(tmp_path, n=2, network=SMALL, max_steps=3, eval_freq=1)
     run_threads(chosen)

@@ -80,6 +80,7 @@ def test_what_has_no_such_noise_is_left_alone(changes, tmp_path):
     assert {step.damping for step in run(tmp_path, max_steps=3, **changes)} == {1.0}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_run_has_it(tmp_path):
     run(tmp_path, code="randk", max_steps=3)
     assert load(tmp_path, 3).optimizer["noise_damping"].dtype == torch.float64

@@ -154,6 +154,7 @@ def test_fp16_is_autocast_with_a_scaled_loss_that_is_tried_again_where_it_overfl
     assert largest_difference(plain(chosen), model) > 1e-4
 
 
+@pytest.mark.slow
 def test_a_batch_that_overflows_counts_once_in_the_statistics_of_batch_norm(tmp_path, monkeypatch):
     """As with GradScaler, whose skipped step has passed its batch once; on the CPU, as above."""
     monkeypatch.setattr(

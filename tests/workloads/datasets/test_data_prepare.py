@@ -80,6 +80,7 @@ def test_repairs_what_a_broken_download_left(mirror, monkeypatch, tmp_path):
     assert lines == [f"MNIST: downloaded to {tmp_path} and verified"]
 
 
+@pytest.mark.slow
 def test_a_download_that_is_not_the_data_set_is_refused(mirror, monkeypatch, tmp_path):
     monkeypatch.setattr(datasets.MNIST, "mirrors", [mirror[1]])
     (mirror[0] / "t10k-labels-idx1-ubyte.gz").write_bytes(b"a welcome page of the hotel")

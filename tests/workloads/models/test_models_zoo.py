@@ -142,6 +142,7 @@ def test_the_large_layout_trains_from_gray_images(name):
     assert all(p.grad is not None and p.grad.any() for p in network.parameters())
 
 
+@pytest.mark.slow(cases=("DenseNet",))
 @every_model
 def test_shares_no_parameter(name):
     network = build_shapes_only(name, CIFAR, 10)
@@ -149,6 +150,7 @@ def test_shares_no_parameter(name):
     assert alone == [key for key, _ in network.named_parameters(remove_duplicate=False)]
 
 
+@pytest.mark.slow(cases=("DenseNet",))
 @light_model
 def test_the_global_seed_decides_the_weights(name):
     first, same = (seeded(name, 5).state_dict() for _ in range(2))

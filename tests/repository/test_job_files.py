@@ -26,17 +26,32 @@ echo "training with $*"
 while true; do sleep 0.02; done
 """
 SCONTROL = '#!/bin/sh\necho "scontrol $*"\n'
+# A signal handler that returns only when the training has ended.
+KILL = """\
+kill() {
+  builtin kill "$@" || return
+  while builtin kill -0 "$2" 2>/dev/null; do sleep 0.01; done
+}
+"""
 
 
-@pytest.fixture
-def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture(params=["", KILL], ids=["", "training-ends-at-once"])
+def batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest):
     """Returns the script as SLURM would run it."""
     monkeypatch.chdir(tmp_path)
     Path("run_pytorch.sh").write_text(TRAINING)
     Path("scontrol").write_text(SCONTROL)
     Path("scontrol").chmod(0o755)
-    script, path = str(EXAMPLES / "slurm.sbatch"), f"{tmp_path}:{os.environ['PATH']}"
-    job = Job(["bash", script, "--lr=1"], tmp_path / "log", {"SLURM_JOB_ID": "7", "PATH": path})
+    Path("startup").write_text(request.param)
+    job = Job(
+        ["bash", str(EXAMPLES / "slurm.sbatch"), "--lr=1"],
+        tmp_path / "log",
+        {
+            "SLURM_JOB_ID": "7",
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "BASH_ENV": str(tmp_path / "startup"),
+        },
+    )
     yield job
     job.kill()
 

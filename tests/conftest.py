@@ -48,6 +48,7 @@ GROUPS = {
 UNCOMPILED = (
     "cluster/ec2/", "config/", "launch/", "options/", "report/", "repository/", "workloads/"
 )  # fmt: skip
+COMPILED = ("repository/test_core_alone.py", "repository/test_fuzz.py")  # of those, these need some
 
 # The option that runs the tests of a mark, which are left out otherwise.
 ASKED_FOR = {"slow": "all", "long": "long"}
@@ -160,7 +161,8 @@ def turn(item: pytest.Item) -> int:
     one runs at a time, those of the longest group.
     """
     order = ("loops", "faults", "jobs", "ec2", "uncompiled", "ranks")
-    group = "uncompiled" if is_in(item.nodeid, UNCOMPILED) else group_of(item.nodeid)
+    early = is_in(item.nodeid, UNCOMPILED) and not is_in(item.nodeid, COMPILED)
+    group = "uncompiled" if early else group_of(item.nodeid)
     return order.index(group) if group in order else len(order)
 
 

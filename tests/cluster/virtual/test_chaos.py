@@ -23,6 +23,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {name: value for one in ran for name, value in one.items()}
 
 
+@pytest.mark.long
 def test_a_training_comes_through_deaths_of_workers_and_of_its_master(possible, tmp_path):
     """Nothing is said of times: how much is done in two minutes is the machine's."""
     command = [sys.executable, BENCHMARKS / "chaos.py", "--minutes=2", "--every=2", "--seed=3"]

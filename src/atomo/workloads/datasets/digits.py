@@ -6,13 +6,14 @@ pixels with values 0 to 16.
 
 import gzip
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812  # the field's own abbreviation
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 from atomo.errors import DataError
@@ -30,9 +31,7 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
     """Upsamples the digits to 32x32, bilinearly, and rounds to 8 bits."""
     del data_dir  # they come with scikit-learn
     require_size("Digits", SHAPE, image_size)
-    images, labels = original()
-    smooth = F.interpolate(images, SHAPE[1:], mode="bilinear", align_corners=False)
-    pixels = (smooth * (255 / WHITE)).round().to(torch.uint8)
+    pixels, labels = upsampled(shipped())
     test = mark_test_images(labels)
     train, test_split = (
         ArraySplit(in_memory(pixels[chosen]), labels[chosen], NORMALISATION)
@@ -41,9 +40,17 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
     return Dataset("Digits", 10, SHAPE, train, test_split)
 
 
-def original() -> tuple[Float[Tensor, "n 1 8 8"], Int64[Tensor, " n"]]:
+@cache  # ranks that are threads, and the epochs of a notebook, load them again and again
+def upsampled(file: Path) -> tuple[UInt8[Tensor, "n 1 32 32"], Int64[Tensor, " n"]]:
+    """Reads the images and labels; no caller may change them."""
+    images, labels = original(file)
+    smooth = F.interpolate(images, SHAPE[1:], mode="bilinear", align_corners=False)
+    return (smooth * (255 / WHITE)).round().to(torch.uint8), labels
+
+
+def original(file: Path) -> tuple[Float[Tensor, "n 1 8 8"], Int64[Tensor, " n"]]:
     """Reads the file itself: to import scikit-learn takes as long as to import PyTorch."""
-    text = gzip.decompress(shipped().read_bytes()).decode()
+    text = gzip.decompress(file.read_bytes()).decode()
     numbers = np.fromstring(text.replace("\n", ","), np.float32, sep=",")  # each rank waits for it
     table = torch.from_numpy(numbers).reshape(text.count("\n"), -1)
     return table[:, :-1].reshape(-1, 1, 8, 8), table[:, -1].long()

@@ -48,7 +48,7 @@ GROUPS = {
 UNCOMPILED = (
     "cluster/ec2/", "config/", "launch/", "options/", "report/", "repository/", "workloads/"
 )  # fmt: skip
-COMPILED = ("repository/test_core_alone.py", "repository/test_fuzz.py")  # of those, these need some
+COMPILED = ("repository/test_core_alone.py", "repository/test_fuzz.py")  # their exceptions
 
 # The option that runs the tests of a mark, which are left out otherwise.
 ASKED_FOR = {"slow": "all", "long": "long"}

@@ -156,7 +156,7 @@ def find_above(
 
 @jit
 def largest_lane(bits: Bits) -> np.int32:
-    """Returns the bits of the largest magnitude of LANES numbers: a fixed number is faster."""
+    """Returns `most_bits` of exactly LANES numbers: a loop of a fixed size is faster."""
     peak = np.int32(0)
     for i in range(LANES):
         peak = max(peak, np.int32(bits[i] & MAGNITUDE))

@@ -28,7 +28,7 @@ NORMALISATION = Normalisation((0.3057,), (0.3238,))  # of the train split's pixe
 
 
 def load(data_dir: Path, image_size: int | None) -> Dataset:
-    """Upsamples the digits to 32x32, bilinearly, and rounds to 8 bits."""
+    """Returns the digits, split into training and test images."""
     del data_dir  # they come with scikit-learn
     require_size("Digits", SHAPE, image_size)
     pixels, labels = upsampled(shipped())
@@ -40,9 +40,9 @@ def load(data_dir: Path, image_size: int | None) -> Dataset:
     return Dataset("Digits", 10, SHAPE, train, test_split)
 
 
-@cache  # ranks that are threads, and the epochs of a notebook, load them again and again
+@cache  # ranks that are threads, and trainings in a notebook, load them again and again
 def upsampled(file: Path) -> tuple[UInt8[Tensor, "n 1 32 32"], Int64[Tensor, " n"]]:
-    """Reads the images and labels; no caller may change them."""
+    """Upsamples the digits to 32x32, bilinearly, and rounds to 8 bits. Nobody may change them."""
     images, labels = original(file)
     smooth = F.interpolate(images, SHAPE[1:], mode="bilinear", align_corners=False)
     return (smooth * (255 / WHITE)).round().to(torch.uint8), labels

@@ -118,6 +118,19 @@ def test_several_sets_are_read_one_behind_the_other():
     assert rice.decode_all(data, counts, 10_000).equal(torch.cat(sets))
 
 
+def test_sets_are_read_in_their_places():
+    sets = [uniform(10_000, count) for count in (700, 0, 513)]
+    data = [rice.encode(indices, 10_000) for indices in sets]
+    counts, places = [len(indices) for indices in sets], [range(5, 10_005), range(3), range(10_000)]
+    expected = torch.cat([sets[0] + 5, sets[1], sets[2]])
+    assert rice.decode_within(data, counts, places).equal(expected)
+    for bad in (0, 2):
+        last = places[bad].start + int(sets[bad][-1])
+        short = [*places[:bad], range(places[bad].start, last), *places[bad + 1 :]]
+        with pytest.raises(ValueError, match=f"{counts[bad]} indices below {len(short[bad])}"):
+            rice.decode_within(data, counts, short)
+
+
 @pytest.mark.parametrize("bad", range(3))
 def test_the_bits_of_one_set_are_not_read_as_those_of_another(bad):
     indices = uniform(10_000, 700)

@@ -193,6 +193,32 @@ class Codec(ABC, Generic[Payload]):
         for payload in payloads:
             self.add_decoded(payload, out, scale)
 
+    def add_parts(
+        self,
+        payloads: Sequence[Sequence[Payload]],
+        out: Float[torch.Tensor, " n"],
+        places: Sequence[range],
+        shapes: Sequence[torch.Size],
+        scale: float = 1.0,
+    ) -> None:
+        """Adds `scale` times the decoded gradients of several parts of a vector to it, in place.
+
+        Equals `add_all` for each part. A codec with small payloads for each part overrides this
+        method: the calls for each part then cost more than the work.
+
+        Args:
+            payloads: of each part, one for each sender.
+            out: the vector.
+            places: the entries of each part, which follow each other, with gaps or not.
+            shapes: the shape of each part.
+            scale: a factor on all gradients.
+
+        Raises:
+            CodecError: a payload does not fit its part; others may have been added already.
+        """
+        for own, place, shape in zip(payloads, places, shapes, strict=True):
+            self.add_all(own, out[place.start : place.stop].view(shape), scale)
+
     def cost(self, payload: Payload, shape: torch.Size) -> DecodeCost:
         """Returns an upper bound on the cost of `decode`; arbitrary for a payload that is refused.
 

@@ -90,19 +90,29 @@ def add_frames(
         FrameError: a frame is not of this bucket.
     """
     sections = [*map(iter, bucket.sections.unpack_all(frames))]
-    for part in bucket.parts:
-        payloads = [part.codec.assemble(own) for own in sections]
-        total = gradient_of(part, out)
-        try:
-            part.codec.add_all(payloads, total, scale)
-        except CodecError as error:
-            raise FrameError(f"bucket {bucket.number}: {error}") from error
-        replace_gradient(part, out, total)
+    payloads = [[part.codec.assemble(own) for own in sections] for part in bucket.parts]
+    try:
+        for codec, numbers in bucket.by_codec.items():
+            parts = [bucket.parts[number] for number in numbers]
+            codec.add_parts(
+                [payloads[number] for number in numbers],
+                out,
+                [part.place for part in parts],
+                [part.shape for part in parts],
+                scale,
+            )
+        for part, own in zip(bucket.parts, payloads, strict=True):
+            if not part.adjacent:
+                total = gradient_of(part, out)
+                part.codec.add_all(own, total, scale)
+                replace_gradient(part, out, total)
+    except CodecError as error:
+        raise FrameError(f"bucket {bucket.number}: {error}") from error
 
 
 def finish(bucket: Bucket, mean: Float[Tensor, " n"]) -> None:
     """Turns the mean gradient of a bucket into the aggregate that its codecs define, in place."""
-    for part in bucket.parts:
+    for part in bucket.finished:
         own = gradient_of(part, mean)
         part.codec.finish(own)
         replace_gradient(part, mean, own)

@@ -66,6 +66,11 @@ class Part:
         """The index after the last entry."""
         return self.slots[-1].stop
 
+    @cached_property
+    def place(self) -> range:
+        """The entries from `start` to `stop`."""
+        return range(self.start, self.stop)
+
     @property
     def label(self) -> str:
         """The first parameter, and the number of others."""
@@ -117,6 +122,23 @@ class Bucket:
     def agreeing(self) -> tuple[Part, ...]:
         """Parts with a scale on which the workers must agree before they encode."""
         return tuple(part for part in self.parts if part.scale_codec)
+
+    @cached_property
+    def by_codec(self) -> dict[Codec[Any], list[int]]:
+        """The numbers of the parts without gaps between their parameters, by codec, in the order in
+        which they lie.
+        """
+        numbers: dict[Codec[Any], list[int]] = {}
+        for number in sorted(range(len(self.parts)), key=lambda n: self.parts[n].start):
+            if self.parts[number].adjacent:
+                numbers.setdefault(self.parts[number].codec, []).append(number)
+        return numbers
+
+    @cached_property
+    def finished(self) -> tuple[Part, ...]:
+        """Parts with a codec that turns the mean into another aggregate."""
+        parts = self.parts
+        return tuple(part for part in parts if type(part.codec).finish is not Codec.finish)
 
     @cached_property
     def amplifies_noise(self) -> bool:

@@ -32,6 +32,8 @@ FUSED = [
     "tiletopk(ratio=0.02)",
     "tiletopk(ratio=0.02, tile=16, values=lloydmax)",
 ]
+PLACES = [range(100, 1300), range(1300, 2000)]
+"""Two parts of a vector of 2,000 entries."""
 
 
 def sent(code: str, gradient: Tensor, seed: int = 0) -> Tensor:
@@ -60,6 +62,35 @@ def test_a_mask_covers_exactly_what_is_sent(code):
     assert not (ones.bool() & (codec.decode(payload, Size([3000])) != 0)).any()
     if isinstance(payload, Sparse) and "chunk" not in code:
         assert int((ones == 0).sum()) == int(payload.count)
+
+
+@pytest.mark.parametrize("code", [*FUSED, "qsgd"])
+def test_parts_that_are_added_together_have_the_bits_of_one_after_another(code):
+    codec, shapes, places = make_codec(code), [Size([40, 30]), Size([700])], PLACES
+    payloads = [
+        [codec.encode(normal(*shape, seed=sender), seeded(sender)) for sender in range(3)]
+        for shape in shapes
+    ]
+    together = normal(2000)
+    apart = together.clone()
+    codec.add_parts(payloads, together, places, shapes, 0.25)
+    for own, place, shape in zip(payloads, places, shapes, strict=True):
+        for payload in own:
+            codec.add_decoded(payload, apart[place.start : place.stop].view(shape), 0.25)
+    assert together.equal(apart)
+
+
+@pytest.mark.parametrize("larger", [0, 1])
+def test_an_index_behind_its_part_is_refused(larger):
+    codec, shapes = make_codec("dgc(ratio=0.5)"), [Size([1200]), Size([700])]
+    payloads = [[codec.encode(normal(*shape), seeded())] for shape in shapes]
+    beyond = torch.zeros(shapes[larger].numel() + 1)
+    beyond[-1] = 1
+    payloads[larger] = [codec.encode(beyond, seeded())]
+    out = torch.zeros(2000)
+    with pytest.raises(CodecError, match=f"not 1 indices below {shapes[larger].numel()}"):
+        codec.add_parts(payloads, out, PLACES, shapes)
+    assert not out.any()
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

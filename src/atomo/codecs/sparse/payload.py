@@ -21,6 +21,7 @@ __all__ = [
     "index_cost",
     "index_fields",
     "indices_of",
+    "indices_within",
 ]
 
 INDEX: Final = 32  # bytes that an index and its value take while they are read
@@ -78,17 +79,36 @@ def all_indices_of(
     Raises:
         NotIndices: one of the payloads is not one of at most `max_count` of `entries` indices.
     """
-    counts = counts_of(payloads, entries, max_count)
-    return counts, rice.decode_all([payload.indices for payload in payloads], counts, entries)
+    many = len(payloads)
+    return indices_within(payloads, [range(entries)] * many, [max_count] * many)
 
 
-def counts_of(payloads: Sequence[Sparse], entries: int, max_count: int) -> list[int]:
-    """Reads the number of indices that each payload claims, at most `max_count`."""
+def indices_within(
+    payloads: Sequence[Sparse], places: Sequence[range], max_counts: Sequence[int]
+) -> tuple[list[int], Int64[torch.Tensor, " total"]]:
+    """Reads as `all_indices_of`, for payloads of several parts of a vector.
+
+    Args:
+        payloads: from untrusted senders.
+        places: the entries of the part of each payload.
+        max_counts: indices that are accepted, of each payload.
+
+    Raises:
+        NotIndices: a payload is not one of so many indices in its place.
+    """
+    counts = counts_of(payloads, places, max_counts)
+    return counts, rice.decode_within([payload.indices for payload in payloads], counts, places)
+
+
+def counts_of(
+    payloads: Sequence[Sparse], places: Sequence[range], max_counts: Sequence[int]
+) -> list[int]:
+    """Reads the number of indices that each payload claims, at most that of `max_counts`."""
     for payload in payloads:
         if payload.count.shape != (1,):
             raise rice.NotIndices(f"{len(payload.count)} counts")
     counts: list[int] = torch.cat([payload.count for payload in payloads]).tolist()
-    for count in counts:
-        if not 0 <= count <= max_count:
-            raise rice.NotIndices(f"{count} indices; at most {max_count} of {entries}")
+    for count, place, most in zip(counts, places, max_counts, strict=True):
+        if not 0 <= count <= most:
+            raise rice.NotIndices(f"{count} indices; at most {most} of {len(place)}")
     return counts

@@ -28,6 +28,7 @@ from atomo.codecs.sparse.payload import (
     index_cost,
     index_fields,
     indices_of,
+    indices_within,
 )
 from atomo.codecs.sparse.search import MomentumSearch, RowSearch, Search, WholeSearch
 from atomo.core.devices import to_device
@@ -194,6 +195,25 @@ class Selector(Codec[Sparse]):
             counts, indices = all_indices_of(payloads, len(entries), self.max_count(out.shape))
             values = self.all_values([payload.values for payload in payloads], counts)
             select.add_sets(entries, indices, values, counts, scale)
+
+    def add_parts(
+        self,
+        payloads: Sequence[Sequence[Sparse]],
+        out: Float[torch.Tensor, " n"],
+        places: Sequence[range],
+        shapes: Sequence[torch.Size],
+        scale: float = 1.0,
+    ) -> None:
+        senders = len(payloads[0])
+        with adding_to(out, self.id) as entries:
+            # Sender by sender: the parts of a sender are one set of indices.
+            sets = [own[sender] for sender in range(senders) for own in payloads]
+            most = [self.max_count(shape) for shape in shapes]
+            counts, indices = indices_within(sets, [*places] * senders, most * senders)
+            values = self.all_values([payload.values for payload in sets], counts)
+            parts = len(places)
+            of_sender = [sum(counts[at : at + parts]) for at in range(0, len(counts), parts)]
+            select.add_sets(entries, indices, values, of_sender, scale)
 
     def all_values(
         self, coded: Sequence[Any], counts: Sequence[int]

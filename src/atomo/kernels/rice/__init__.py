@@ -19,7 +19,16 @@ from jaxtyping import Int64, UInt8
 from atomo.kernels.backends import backend_for
 from atomo.kernels.rice import cpu as loops
 
-__all__ = ["NotIndices", "backend", "decode", "decode_all", "encode", "most_bytes", "pack"]
+__all__ = [
+    "NotIndices",
+    "backend",
+    "decode",
+    "decode_all",
+    "decode_within",
+    "encode",
+    "most_bytes",
+    "pack",
+]
 
 backend = backend_for(__name__, "cpu", "reference", "cuda")
 
@@ -75,15 +84,34 @@ def decode_all(
     data: Sequence[UInt8[torch.Tensor, " _"]], counts: Sequence[int], entries: int
 ) -> Int64[torch.Tensor, " total"]:
     """Decodes several sets and concatenates their indices; otherwise as `decode`."""
+    return decode_within(data, counts, [range(entries)] * len(data))
+
+
+def decode_within(
+    data: Sequence[UInt8[torch.Tensor, " _"]], counts: Sequence[int], places: Sequence[range]
+) -> Int64[torch.Tensor, " total"]:
+    """Decodes several sets, each of indices from the start of its place, as indices in its place.
+
+    Args:
+        data: bytes from anywhere, of each set.
+        counts: the expected number of indices of each set.
+        places: the entries of each set, with a step of 1.
+
+    Raises:
+        NotIndices: bytes do not hold exactly so many increasing indices in their place.
+    """
     sizes = [part.numel() for part in data]
-    for size, count in zip(sizes, counts, strict=True):
-        if not 0 <= count <= min(entries, 8 * size) or entries > LARGEST:
-            raise NotIndices(f"{count} of {entries} indices in {size} bytes")
+    for size, count, place in zip(sizes, counts, places, strict=True):
+        if not 0 <= count <= min(len(place), 8 * size) or place.stop > LARGEST:
+            raise NotIndices(f"{count} of {len(place)} indices in {size} bytes")
     # Whole words, and the words after them that a reader loads before it finds the end.
     behind = torch.zeros(32 - sum(sizes) % 8, dtype=torch.uint8)
     words = torch.cat([*data, behind.to(data[0].device)]).cpu().numpy().view(np.uint64)
-    indices, ends = np.empty(sum(counts), np.int64), np.array([sizes, counts], np.int64)
-    bad = loops.decode_all(words, *ends, entries, indices)
+    bounds = [place.start for place in places], [place.stop for place in places]
+    indices = np.empty(sum(counts), np.int64)
+    bad = loops.decode_all(words, *np.array([sizes, counts, *bounds], np.int64), indices)
     if bad >= 0:
-        raise NotIndices(f"{sizes[bad]} bytes are not {counts[bad]} indices below {entries}")
+        raise NotIndices(
+            f"{sizes[bad]} bytes are not {counts[bad]} indices below {len(places[bad])}"
+        )
     return torch.from_numpy(indices)

@@ -97,16 +97,19 @@ def peek(words: Words, at: int) -> np.uint64:
 
 
 @jit
-def decode_all(words: Words, sizes: Indices, counts: Indices, entries: int, out: Indices) -> int:
+def decode_all(
+    words: Words, sizes: Indices, counts: Indices, firsts: Indices, ends: Indices, out: Indices
+) -> int:
     """Fills `out` from sets one after the other, of so many bytes and indices each.
 
     Returns:
-        The number of the first set that is not one of increasing indices below `entries`, or -1.
+        The number of the first set whose indices do not increase from `firsts` on and below `ends`,
+        or -1.
     """
     start, done = 0, 0
     for number in range(sizes.size):
         stop, indices = start + 8 * sizes[number], out[done : done + counts[number]]
-        used = decode(words, start, stop, entries, indices) - start
+        used = decode(words, start, stop, firsts[number], ends[number], indices) - start
         if used < 0 or (used + 7) // 8 != sizes[number]:
             return number
         start, done = stop, done + counts[number]
@@ -114,13 +117,14 @@ def decode_all(words: Words, sizes: Indices, counts: Indices, entries: int, out:
 
 
 @jit
-def decode(words: Words, at: int, bits: int, entries: int, indices: Indices) -> int:
-    """Fills `indices` from bit `at` of words, with two more words after the last bit.
+def decode(words: Words, at: int, bits: int, first: int, end: int, indices: Indices) -> int:
+    """Fills `indices`, from `first` on, from bit `at` of words, with two more words after the last
+    bit.
 
     Returns:
         The bit after the last used bit, or -1 if the words end early or an index is out of bounds.
     """
-    last, gap = -1, 0
+    last, gap = first - 1, 0
     for start in range(0, indices.size, BLOCK):
         r = int(peek(words, at) & np.uint64(31))
         at += 5
@@ -144,7 +148,7 @@ def decode(words: Words, at: int, bits: int, entries: int, indices: Indices) -> 
                 at += WIDE
             # Looked at after each addition: of numbers up to 2^48 no sum leaves 64 bits.
             last += gap + 1
-            if last >= entries:
+            if last >= end:
                 return -1
             indices[i] = last
     return at if at <= bits else -1

@@ -50,7 +50,7 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "lss": f"{GATHER} lss",
         "sketchml": f"{GATHER} sketchml",
         "svd-filters": f"{GATHER} svd(rank=3,matricisation=filters)",
-        # Experiments; docs/headlines.md has the prediction of each.
+        # Experiments; docs/archive/headlines.md has the prediction of each.
         "dgc-warm-5": f"{GATHER} dgc(ratio=0.001) --memory dgc --warmup-epochs 5",
         "dgc-residual": f"{DGC} --memory residual",
         "dgc-unmasked": f"{DGC} --memory dgc(masking=False)",

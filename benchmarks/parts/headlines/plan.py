@@ -67,6 +67,9 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "dense-nesterov": "--comm-type Allreduce --code sgd --nesterov yes",
         "dense-nesterov-bf16": "--comm-type Allreduce --code sgd --nesterov yes --precision bf16",
         "powersgd-nesterov": "--comm-type PowerSGD --svd-rank 4 --nesterov yes",
+        "powersgd-dgc-nesterov": "--comm-type PowerSGD --svd-rank 4 --memory dgc --nesterov yes",
+        "powersgd-dgc-unmasked-nesterov": "--comm-type PowerSGD --svd-rank 4 "
+        "--memory dgc(masking=False) --nesterov yes",
         "topk-nesterov": f"{GATHER} topk(ratio=0.01) --nesterov yes",
         "dgc-nesterov": f"{DGC} --memory dgc --nesterov yes",
         "qsgd-nesterov": f"{GATHER} qsgd(bits=4,bucket_size=512) --nesterov yes",
@@ -115,6 +118,8 @@ ORDER: Final = (
             "efsignsgd-nesterov",
             "efsignsgd-unmasked-nesterov",
             "lss-nesterov",
+            "powersgd-dgc-nesterov",
+            "powersgd-dgc-unmasked-nesterov",
             "natural-nesterov",
             "qsgd-nesterov",
         ),

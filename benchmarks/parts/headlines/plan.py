@@ -70,6 +70,9 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "powersgd-dgc-nesterov": "--comm-type PowerSGD --svd-rank 4 --memory dgc --nesterov yes",
         "powersgd-dgc-unmasked-nesterov": "--comm-type PowerSGD --svd-rank 4 "
         "--memory dgc(masking=False) --nesterov yes",
+        "acpsgd-nesterov": "--comm-type ACPSGD --svd-rank 4 --nesterov yes",
+        "acpsgd-unmasked-nesterov": "--comm-type ACPSGD --svd-rank 4 "
+        "--memory dgc(masking=False) --nesterov yes",
         "topk-nesterov": f"{GATHER} topk(ratio=0.01) --nesterov yes",
         "dgc-nesterov": f"{DGC} --memory dgc --nesterov yes",
         "qsgd-nesterov": f"{GATHER} qsgd(bits=4,bucket_size=512) --nesterov yes",
@@ -120,6 +123,8 @@ ORDER: Final = (
             "lss-nesterov",
             "powersgd-dgc-nesterov",
             "powersgd-dgc-unmasked-nesterov",
+            "acpsgd-nesterov",
+            "acpsgd-unmasked-nesterov",
             "natural-nesterov",
             "qsgd-nesterov",
         ),

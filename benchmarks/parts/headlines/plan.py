@@ -73,6 +73,11 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "acpsgd-nesterov": "--comm-type ACPSGD --svd-rank 4 --nesterov yes",
         "acpsgd-unmasked-nesterov": "--comm-type ACPSGD --svd-rank 4 "
         "--memory dgc(masking=False) --nesterov yes",
+        "acpsgd-residual-nesterov": "--comm-type ACPSGD --svd-rank 4 --memory residual "
+        "--nesterov yes",
+        "powersgd-2-nesterov": "--comm-type PowerSGD --svd-rank 2 --nesterov yes",
+        "powersgd-late-nesterov": "--comm-type PowerSGD --svd-rank 8 --nesterov yes "
+        "--code-schedule 0:svd(rank=4);10:svd(rank=8)",
         "topk-nesterov": f"{GATHER} topk(ratio=0.01) --nesterov yes",
         "dgc-nesterov": f"{DGC} --memory dgc --nesterov yes",
         "qsgd-nesterov": f"{GATHER} qsgd(bits=4,bucket_size=512) --nesterov yes",
@@ -125,12 +130,16 @@ ORDER: Final = (
             "powersgd-dgc-unmasked-nesterov",
             "acpsgd-nesterov",
             "acpsgd-unmasked-nesterov",
+            "acpsgd-residual-nesterov",
+            "powersgd-2-nesterov",
+            "powersgd-late-nesterov",
             "natural-nesterov",
             "qsgd-nesterov",
         ),
     ),
     (2, ("dense", "dgc", "topk", "svd", "powersgd", "qsgd")),
     (2, ("dense-nesterov", "dgc-nesterov", "topk-nesterov", "powersgd-nesterov")),
+    (2, ("powersgd-late-nesterov", "qsgd-nesterov", "svd-top-nesterov", "natural-nesterov")),
     (3, ("dense",)),
     (1, ("dense-nesterov-bf16",)),
 )

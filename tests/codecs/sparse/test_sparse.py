@@ -15,6 +15,7 @@ from atomo.codecs.sparse.dragonn import Dragonn
 from atomo.codecs.sparse.payload import Sparse
 from atomo.codecs.sparse.search import WholeSearch
 from atomo.errors import CodecError, ConfigError
+from atomo.kernels import selection as select
 
 FUSED = [
     "topk(ratio=0.02)",
@@ -32,6 +33,7 @@ FUSED = [
     "tiletopk(ratio=0.02)",
     "tiletopk(ratio=0.02, tile=16, values=lloydmax)",
 ]
+CPU = torch.device("cpu")
 PLACES = [range(100, 1300), range(1300, 2000)]
 """Two parts of a vector of 2,000 entries."""
 
@@ -162,27 +164,29 @@ def test_dgc_sends_about_the_ratio_and_never_chooses_by_index(kind, ratio):
 
 
 def test_dgc_samples_a_short_gradient_whole():
-    codec, gradient = DGC(ratio=0.01, least=1), normal(200)
-    low = codec.sampled_threshold(WholeSearch(gradient, None), seeded())
-    assert low == int(gradient.abs().sort(descending=True).values.view(torch.int32)[1])
+    assert DGC(ratio=0.01, least=1).sample(200, seeded(), CPU) == (range(200), 2)
+    assert DGC(ratio=0.01, sample_ratio=1.0).sample(9000, seeded(), CPU) == (range(9000), 90)
 
 
 def test_dgc_has_the_published_settings_of_its_sampler():
     gradient = normal(200_000)
-    whole = DGC(ratio=0.01, sample_ratio=1.0)
-    low = whole.sampled_threshold(WholeSearch(gradient, None), seeded())
-    assert low == int(gradient.abs().sort(descending=True).values.view(torch.int32)[1999])
-    scattered = DGC(strided_sample=False).places(100_000, 1000, seeded(), torch.device("cpu"))
-    assert len(scattered) == 1000
+    strided, rank = DGC(ratio=0.01).sample(200_000, seeded(), CPU)
+    assert (strided.step, rank, strided.stop) == (129, math.ceil(len(strided) / 100), 200_000)
+    scattered, rank = DGC(strided_sample=False).sample(100_000, seeded(), CPU)
+    assert (len(scattered), rank) == (2000, 2)
     assert scattered.equal(scattered.sort().values)
     assert scattered.diff().unique().numel() > 100
     # With a threshold far too high, entries found depend on how often it may be lowered.
     high = int(torch.tensor([100.0]).view(torch.int32))
-    search = WholeSearch(gradient, None)
-    counts = [len(DGC(iterations=often).adapt(search, high)[1]) for often in (13, 14, 15, 16)]
+
+    def found(codec: DGC) -> int:
+        search = WholeSearch(gradient, None)
+        return len(select.adapted(search.above, high, codec.bounds(len(search)))[1])
+
+    counts = [found(DGC(iterations=often)) for often in (13, 14, 15, 16)]
     assert counts[0] < counts[1] < counts[2] < counts[3]
     few = DGC(iterations=15, upper_bound=1.0)
-    assert len(few.adapt(search, high)[1]) < 200
+    assert found(few) < 200
     assert few.max_count(gradient.shape) == 200
     for setting in ("sample_ratio=0", "sample_ratio=1.5", "upper_bound=0.9", "iterations=-1"):
         with pytest.raises(ConfigError, match=f"dgc: {setting.split('=')[0]} must be"):

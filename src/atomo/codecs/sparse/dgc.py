@@ -17,7 +17,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, final
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
@@ -124,23 +123,34 @@ class DGC(Selector):
     def find(
         self, search: Search, generator: torch.Generator
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        return self.adapt(search, self.sampled_threshold(search, generator))
-
-    def sampled_threshold(self, search: Search, generator: torch.Generator) -> int:
-        """Returns the bits of the smallest magnitude in the top `ratio` of a sample."""
         n = len(search)
+        sample, rank = self.sample(n, generator, search.device)
+        return search.by_sample(sample, rank, self.bounds(n))
+
+    def sample(
+        self, n: int, generator: torch.Generator, device: torch.device
+    ) -> tuple[range | Int64[torch.Tensor, " m"], int]:
+        """Returns the places of a sample of `n` entries, and the rank in it of the smallest
+        magnitude in its top `ratio`.
+        """
         share = max(self.ratio, self.wanted(n) / n)
         fewest = math.ceil(min(2 / share, n))  # which may be infinite
         samples = max(math.ceil(self.sample_ratio * n), fewest)
-        sampled = search.magnitudes(self.places(n, samples, generator, search.device))
-        return select.kth_largest(sampled, math.ceil(len(sampled) * share))[0]
+        places = self.places(n, samples, generator, device)
+        return places, math.ceil(len(places) * share)
+
+    def bounds(self, entries: int) -> select.Bounds:
+        """Returns how many of a number of entries may be sent."""
+        return select.Bounds(
+            self.wanted(entries), self.lower_bound, self.upper_bound, self.iterations
+        )
 
     def places(
         self, n: int, samples: int, generator: torch.Generator, device: torch.device
-    ) -> Int64[torch.Tensor, " m"]:
+    ) -> range | Int64[torch.Tensor, " m"]:
         """Returns the increasing indices of the sample among `n` entries."""
         if samples >= n:
-            return torch.arange(n, device=device)
+            return range(n)
         home = generator.device
         if not self.strided_sample:
             drawn = torch.randint(n, (samples,), generator=generator, device=home)
@@ -150,23 +160,7 @@ class DGC(Selector):
         stride = math.ceil(n / samples / 32) * 32 + 1
         # A start after the end would sample nothing.
         start = int(torch.randint(min(stride, n), (), generator=generator, device=home))
-        return torch.arange(start, n, stride, device=device)
-
-    def adapt(
-        self, search: Search, threshold: int
-    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
-        """Lowers a threshold that finds too few; of too many it takes the largest."""
-        k = self.wanted(len(search))
-        bits = max(1, threshold)
-        indices, values = search.above(bits)
-        for _ in range(self.iterations):
-            if len(values) >= self.lower_bound * k or bits <= 1:
-                break
-            bits = max(1, times(bits, self.lower_bound))
-            indices, values = search.above(bits)
-        if len(values) > self.upper_bound * k:
-            return select.first_largest(indices, values, k)
-        return indices, values
+        return range(start, n, stride)
 
     def wanted(self, entries: int) -> int:
         """Returns the target number of entries to send."""
@@ -175,9 +169,3 @@ class DGC(Selector):
     def max_count(self, shape: torch.Size) -> int:
         entries = shape.numel()
         return min(entries, math.floor(self.upper_bound * self.wanted(entries)))
-
-
-def times(bits: int, factor: float) -> int:
-    """Returns the bits of the magnitude with the bits `bits`, times a factor."""
-    value = np.int32(bits).view(np.float32)
-    return int((value * np.float32(factor)).view(np.int32))

@@ -52,6 +52,24 @@ class Search(ABC):
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         """Returns the entries of largest magnitude of each tile; see `kernels.tiles.largest`."""
 
+    def by_sample(
+        self,
+        sample: range | Int64[torch.Tensor, " s"],
+        rank: int,
+        bounds: select.Bounds,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        """Returns the entries that a threshold selects, adapted as in `kernels.selection.adapted`.
+
+        Args:
+            sample: increasing positions, one at least.
+            rank: of the first threshold among the magnitudes of the sample, the largest is 1.
+            bounds: the numbers of entries that are too few and too many.
+        """
+        if isinstance(sample, range):
+            sample = torch.arange(sample.start, sample.stop, sample.step, device=self.device)
+        low = select.kth_largest(self.magnitudes(sample), rank)[0]
+        return select.adapted(self.above, max(1, low), bounds)
+
     @abstractmethod
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
         """Returns the bits of the magnitudes at increasing positions."""
@@ -86,6 +104,16 @@ class WholeSearch(Search):
         self, tiling: tiles.Tiling, counts: Int64[torch.Tensor, "down across"]
     ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
         return tiles.largest(self._entries, self._take(), tiling, counts)
+
+    def by_sample(
+        self,
+        sample: range | Int64[torch.Tensor, " s"],
+        rank: int,
+        bounds: select.Bounds,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        if not isinstance(sample, range):
+            return super().by_sample(sample, rank, bounds)
+        return select.by_sample(self._entries, self._take(), sample, rank, bounds)
 
     def magnitudes(self, positions: Int64[torch.Tensor, " s"]) -> Int32[torch.Tensor, " s"]:
         return select.magnitudes(self._entries, self._added, positions)
@@ -138,6 +166,17 @@ class MomentumSearch(Search):
         if self._gradient is None:
             return select.magnitudes(self._entries, None, positions)
         return momentum.magnitudes(*self._given(self._gradient), positions)
+
+    def by_sample(
+        self,
+        sample: range | Int64[torch.Tensor, " s"],
+        rank: int,
+        bounds: select.Bounds,
+    ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
+        if self._gradient is None or not isinstance(sample, range):
+            return super().by_sample(sample, rank, bounds)
+        state, self._gradient = self._given(self._gradient), None
+        return momentum.grow_by_sample(*state, sample, rank, bounds)
 
     def _given(
         self, gradient: Float[torch.Tensor, " n"]

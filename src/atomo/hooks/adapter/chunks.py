@@ -298,7 +298,9 @@ def flat_gradient(
 
 def largest(bucket: Bucket, gradient: Tensor) -> list[int]:
     """Returns the bits of the largest magnitude of each parameter in a flat gradient."""
-    return peaks.largest([gradient[slot.start : slot.stop] for slot in bucket.slots])
+    # From the last one: it was written last, and the first are in the cache when encoding begins.
+    slots = reversed(bucket.slots)
+    return peaks.largest([gradient[slot.start : slot.stop] for slot in slots])[::-1]
 
 
 def usage_in(bucket: Bucket, flat: Float[Tensor, " n"]) -> Usage:

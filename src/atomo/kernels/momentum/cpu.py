@@ -6,9 +6,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit
-from atomo.kernels.selection.cpu import TILE, above, checked, find_above
+from atomo.kernels.selection import Bounds
+from atomo.kernels.selection.cpu import (
+    TILE,
+    above,
+    adapted_entries,
+    checked,
+    find_above,
+    find_kth,
+    lowered_and_cut,
+    room_for,
+    strided,
+)
 
-__all__ = ["grow_above", "magnitudes"]
+__all__ = ["grow_above", "grow_by_sample", "magnitudes"]
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -26,6 +37,25 @@ def grow_above(
     if count > stored:  # all entries have grown, and are searched again
         return above(values, None, low)
     return checked(indices[:count], chosen[:count])
+
+
+def grow_by_sample(
+    values: Tensor,
+    velocity: Tensor,
+    gradient: Tensor,
+    factor: float,
+    nesterov: bool,
+    sample: range,
+    rank: int,
+    bounds: Bounds,
+) -> tuple[Tensor, Tensor]:
+    indices, chosen = room_for(len(values))
+    vectors = values.numpy(), velocity.numpy(), gradient.float().numpy()
+    places = sample.start, sample.step, len(sample), rank
+    found = grow_and_adapt(
+        *vectors, np.float32(factor), nesterov, *places, *bounds, indices, chosen
+    )
+    return adapted_entries(values, found, bounds, indices, chosen)
 
 
 def magnitudes(
@@ -98,3 +128,41 @@ def grow_and_find(
             indices[i] += start
         count, stored = count + above, stored + fitted
     return count, stored
+
+
+@jit
+def grow_and_adapt(
+    values: Floats,
+    velocity: Floats,
+    gradient: Floats,
+    factor: np.float32,
+    nesterov: bool,
+    start: int,
+    stride: int,
+    samples: int,
+    rank: int,
+    wanted: int,
+    lower: float,
+    upper: float,
+    iterations: int,
+    indices: Indices,
+    chosen: Floats,
+) -> tuple[int, int, int]:
+    """Does `grow_by_sample` in one call: for a small layer the calls between its loops take longer.
+
+    Returns: as `lowered_and_cut`.
+    """
+    entries, speed = np.empty(samples, np.float32), np.empty(samples, np.float32)
+    pushed = np.empty(samples, np.float32)
+    # A loop for each vector: each keeps as many reads from memory in flight as there can be.
+    strided(values, start, stride, entries)
+    strided(velocity, start, stride, speed)
+    strided(gradient, start, stride, pushed)
+    grow(entries, speed, pushed, factor, nesterov)
+    low = max(1, find_kth(entries.view(np.int32), rank)[0])
+    count, stored = grow_and_find(
+        values, velocity, gradient, factor, nesterov, np.int32(low), indices, chosen
+    )
+    return lowered_and_cut(
+        values, count, stored, low, wanted, lower, upper, iterations, indices, chosen
+    )

@@ -11,8 +11,9 @@ from atomo.kernels.momentum import reference
 from atomo.kernels.selection.cuda import BLOCK, keep_marks, marked_entries, marks_for
 from atomo.kernels.triton_jit import EXACT, device_code
 
-__all__ = ["grow_above", "magnitudes"]
+__all__ = ["grow_above", "grow_by_sample", "magnitudes"]
 
+grow_by_sample = reference.grow_by_sample
 magnitudes = reference.magnitudes  # of a hundredth of the entries
 
 

@@ -6,8 +6,8 @@ values and puts infinity and NaN above them all. Vectors are contiguous float32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -18,11 +18,14 @@ from atomo.kernels.backends import backend_for
 
 __all__ = [
     "INFINITY",
+    "Bounds",
     "above",
+    "adapted",
     "add_at",
     "add_sets",
     "backend",
     "bits_of",
+    "by_sample",
     "check_finite",
     "chunk_sums",
     "first_largest",
@@ -30,11 +33,25 @@ __all__ = [
     "largest",
     "largest_bits",
     "magnitudes",
+    "times",
 ]
 
 INFINITY: Final = 0x7F800000
 
 backend = backend_for(__name__, "cpu", "reference", "cuda")
+Selected = tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]
+
+
+class Bounds(NamedTuple):
+    """How many entries a threshold may select, and how it is lowered."""
+
+    wanted: int
+    lower: float
+    """While fewer than this times `wanted` reach the threshold, it is multiplied by this."""
+    upper: float
+    """Of more than this times `wanted`, the `wanted` largest are selected."""
+    iterations: int
+    """The most times that the threshold is lowered."""
 
 
 def bits_of(value: float) -> int:
@@ -113,6 +130,53 @@ def first_largest(
 ) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """Returns the k largest entries; of those equal to the smallest, the first."""
     return backend(entries).first_largest(indices, entries, k)
+
+
+def by_sample(
+    values: Float[torch.Tensor, " n"],
+    added: Float[torch.Tensor, " n"] | None,
+    sample: range,
+    rank: int,
+    bounds: Bounds,
+) -> Selected:
+    """Returns the entries that an adapted threshold selects, with a sample for the first one.
+
+    Args:
+        values: changed in place if `added` is given.
+        added: added to `values` first.
+        sample: the places of the sample, one at least.
+        rank: of the first threshold among the magnitudes of the sample, the largest is 1.
+        bounds: the numbers of entries that are too few and too many; see `adapted`.
+
+    Raises:
+        ValueError: NaN or infinity was found.
+    """
+    return backend(values).by_sample(values, added, sample, rank, bounds)
+
+
+def adapted(above: Callable[[int], Selected], low: int, bounds: Bounds) -> Selected:
+    """Lowers a threshold that finds too few entries; of too many it selects the largest.
+
+    Args:
+        above: returns the entries with magnitude bits that are not below a threshold.
+        low: the first threshold, at least 1.
+        bounds: the numbers that are too few and too many.
+    """
+    indices, values = above(low)
+    for _ in range(bounds.iterations):
+        if len(values) >= bounds.lower * bounds.wanted or low <= 1:
+            break
+        low = max(1, times(low, bounds.lower))
+        indices, values = above(low)
+    if len(values) > bounds.upper * bounds.wanted:
+        return first_largest(indices, values, bounds.wanted)
+    return indices, values
+
+
+def times(bits: int, factor: float) -> int:
+    """Returns the bits of the magnitude with the bits `bits`, times a factor."""
+    value = np.int32(bits).view(np.float32)
+    return int((value * np.float32(factor)).view(np.int32))
 
 
 def add_at(

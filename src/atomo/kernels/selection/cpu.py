@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from atomo.kernels.jit import jit
-from atomo.kernels.selection import INFINITY
+from atomo.kernels.selection import INFINITY, Bounds, adapted
 from atomo.kernels.selection.sampled import largest
 
 __all__ = [
     "above",
     "add_at",
     "add_sets",
+    "by_sample",
     "checked",
     "chunk_sums",
     "first_largest",
@@ -32,6 +33,7 @@ Indices = NDArray[np.int64]
 TILE = 2048
 LANES = 64
 MAGNITUDE = np.int32(0x7FFFFFFF)
+SMALL = 1 << 16
 
 
 def above(
@@ -49,6 +51,35 @@ def above(
         if clear:
             array[indices[:stored]] = chosen[:stored]
         room, add = count + TILE, False
+
+
+def by_sample(
+    values: Tensor, added: Tensor | None, sample: range, rank: int, bounds: Bounds
+) -> tuple[Tensor, Tensor]:
+    array = values.float().numpy()
+    addend, add = (array, False) if added is None else (added.float().numpy(), True)
+    indices, chosen = room_for(len(array))
+    places = sample.start, sample.step, len(sample), rank
+    count, low, lowered = add_and_adapt(array, addend, add, *places, *bounds, indices, chosen)
+    return adapted_entries(values, (count, low, lowered), bounds, indices, chosen)
+
+
+def room_for(entries: int) -> tuple[Indices, Floats]:
+    """Returns room for the usual number of entries above a threshold that is adapted."""
+    # All of a small vector: there a lowered threshold may find many.
+    room = max(entries // 8, min(entries, SMALL)) + TILE
+    return np.empty(room, np.int64), np.empty(room, np.float32)
+
+
+def adapted_entries(
+    values: Tensor, found: tuple[int, int, int], bounds: Bounds, indices: Indices, chosen: Floats
+) -> tuple[Tensor, Tensor]:
+    """Returns what `lowered_and_cut` selected, or what it had no room for."""
+    count, low, lowered = found
+    if count > indices.size:
+        left = bounds._replace(iterations=bounds.iterations - lowered)
+        return adapted(lambda bits: above(values, None, bits), low, left)
+    return checked(indices[:count], chosen[:count])
 
 
 def checked(indices: Indices, entries: Floats) -> tuple[Tensor, Tensor]:
@@ -161,6 +192,90 @@ def largest_lane(bits: Bits) -> np.int32:
     for i in range(LANES):
         peak = max(peak, np.int32(bits[i] & MAGNITUDE))
     return peak
+
+
+@jit
+def add_and_adapt(
+    values: Floats,
+    added: Floats,
+    add: bool,
+    start: int,
+    stride: int,
+    samples: int,
+    rank: int,
+    wanted: int,
+    lower: float,
+    upper: float,
+    iterations: int,
+    indices: Indices,
+    chosen: Floats,
+) -> tuple[int, int, int]:
+    """Does `by_sample` in one call: for a small layer the calls between its loops take longer.
+
+    Returns: as `lowered_and_cut`.
+    """
+    sizes = np.empty(samples, np.float32)
+    strided(values, start, stride, sizes)
+    if add:
+        more = np.empty(samples, np.float32)
+        strided(added, start, stride, more)
+        add_up(sizes, more)
+    low = max(1, find_kth(sizes.view(np.int32), rank)[0])
+    count, stored = find_above(values, added, add, np.int32(low), False, indices, chosen)
+    return lowered_and_cut(
+        values, count, stored, low, wanted, lower, upper, iterations, indices, chosen
+    )
+
+
+@jit
+def strided(vector: Floats, start: int, stride: int, picked: Floats) -> None:
+    """Copies entries at a constant stride, all below the size."""
+    for i in range(picked.size):
+        picked[i] = vector[np.uint64(start + i * stride)]
+
+
+@jit
+def lowered_and_cut(
+    values: Floats,
+    count: int,
+    stored: int,
+    low: int,
+    wanted: int,
+    lower: float,
+    upper: float,
+    iterations: int,
+    indices: Indices,
+    chosen: Floats,
+) -> tuple[int, int, int]:
+    """Does what `kernels.selection.adapted` does after a first search.
+
+    Returns:
+        The number of selected entries, the bits of the last threshold, and how often it was
+        lowered. A number above the size of `indices` says that there was no room for all.
+    """
+    lowered = 0
+    while count == stored and lowered < iterations and count < lower * wanted and low > 1:
+        low = max(1, times_factor(low, np.float32(lower)))
+        lowered += 1
+        count, stored = find_above(values, values, False, np.int32(low), False, indices, chosen)
+    if count > stored:
+        return indices.size + 1, low, lowered
+    if count > upper * wanted:
+        bits, higher = find_kth(chosen[:count].view(np.int32), wanted)
+        # An entry moves to its own place or to an earlier one, so that none is lost.
+        take(indices[:count], chosen[:count], bits, wanted - higher, indices, chosen)
+        count = wanted
+    return count, low, lowered
+
+
+@jit
+def times_factor(bits: int, factor: np.float32) -> int:
+    """Returns the bits of a magnitude times a factor, as `kernels.selection.times`."""
+    product = np.empty(1, np.int32)
+    product[0] = bits
+    magnitude = product.view(np.float32)
+    magnitude[0] *= factor
+    return int(product[0])
 
 
 @jit

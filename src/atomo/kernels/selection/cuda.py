@@ -16,13 +16,14 @@ from torch import Tensor
 from atomo.core.devices import to_device
 from atomo.kernels.blocks.cuda import magnitudes_of, put, starts_of, take_floats
 from atomo.kernels.radix.cuda import choose, kth
-from atomo.kernels.selection import sampled
+from atomo.kernels.selection import reference, sampled
 from atomo.kernels.triton_jit import EXACT, device_code
 
 __all__ = [
     "above",
     "add_at",
     "add_sets",
+    "by_sample",
     "chunk_sums",
     "first_largest",
     "keep_marks",
@@ -33,6 +34,8 @@ __all__ = [
     "marked_entries",
     "marks_for",
 ]
+
+by_sample = reference.by_sample
 
 BLOCK: Final = 2048
 LANES: Final = 128

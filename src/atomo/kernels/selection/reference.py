@@ -12,6 +12,7 @@ __all__ = [
     "above",
     "add_at",
     "add_sets",
+    "by_sample",
     "chunk_sums",
     "first_largest",
     "kth_largest",
@@ -51,6 +52,19 @@ def first_largest(indices: Tensor, entries: Tensor, k: int) -> tuple[Tensor, Ten
         ties[ties.nonzero().squeeze(1)[k - higher :]] = False
     chosen = (ties | (bits > low)).nonzero().squeeze(1)
     return indices[chosen], entries[chosen]
+
+
+def by_sample(
+    values: Tensor, added: Tensor | None, sample: range, rank: int, bounds: select.Bounds
+) -> tuple[Tensor, Tensor]:
+    def entries_above(low: int) -> tuple[Tensor, Tensor]:
+        nonlocal added
+        addend, added = added, None
+        return select.above(values, addend, low)
+
+    places = torch.arange(sample.start, sample.stop, sample.step, device=values.device)
+    low = select.kth_largest(select.magnitudes(values, added, places), rank)[0]
+    return select.adapted(entries_above, max(1, low), bounds)
 
 
 def largest_bits(values: Tensor) -> int:

@@ -14,7 +14,7 @@ from atomo.kernels.selection.cpu import (
     checked,
     find_above,
     find_kth,
-    lowered_and_cut,
+    lower_and_cut,
     room_for,
     strided,
 )
@@ -148,9 +148,9 @@ def grow_and_adapt(
     indices: Indices,
     chosen: Floats,
 ) -> tuple[int, int, int]:
-    """Does `grow_by_sample` in one call: for a small layer the calls between its loops take longer.
+    """Selects as `grow_by_sample`, in one call: for a small layer calls take longer than loops.
 
-    Returns: as `lowered_and_cut`.
+    Returns: as `lower_and_cut`.
     """
     entries, speed = np.empty(samples, np.float32), np.empty(samples, np.float32)
     pushed = np.empty(samples, np.float32)
@@ -163,6 +163,6 @@ def grow_and_adapt(
     count, stored = grow_and_find(
         values, velocity, gradient, factor, nesterov, np.int32(low), indices, chosen
     )
-    return lowered_and_cut(
+    return lower_and_cut(
         values, count, stored, low, wanted, lower, upper, iterations, indices, chosen
     )

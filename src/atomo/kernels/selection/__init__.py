@@ -43,13 +43,13 @@ Selected = tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]
 
 
 class Bounds(NamedTuple):
-    """How many entries a threshold may select, and how it is lowered."""
+    """Bounds on the number of entries that a threshold selects, and how it is lowered."""
 
     wanted: int
     lower: float
     """While fewer than this times `wanted` reach the threshold, it is multiplied by this."""
     upper: float
-    """Of more than this times `wanted`, the `wanted` largest are selected."""
+    """The multiple of `wanted` beyond which only the `wanted` largest are selected."""
     iterations: int
     """The most times that the threshold is lowered."""
 

@@ -74,7 +74,7 @@ def room_for(entries: int) -> tuple[Indices, Floats]:
 def adapted_entries(
     values: Tensor, found: tuple[int, int, int], bounds: Bounds, indices: Indices, chosen: Floats
 ) -> tuple[Tensor, Tensor]:
-    """Returns what `lowered_and_cut` selected, or what it had no room for."""
+    """Returns what `lower_and_cut` selected, or what it had no room for."""
     count, low, lowered = found
     if count > indices.size:
         left = bounds._replace(iterations=bounds.iterations - lowered)
@@ -210,9 +210,9 @@ def add_and_adapt(
     indices: Indices,
     chosen: Floats,
 ) -> tuple[int, int, int]:
-    """Does `by_sample` in one call: for a small layer the calls between its loops take longer.
+    """Selects as `by_sample`, in one call: for a small layer calls take longer than their loops.
 
-    Returns: as `lowered_and_cut`.
+    Returns: as `lower_and_cut`.
     """
     sizes = np.empty(samples, np.float32)
     strided(values, start, stride, sizes)
@@ -222,7 +222,7 @@ def add_and_adapt(
         add_up(sizes, more)
     low = max(1, find_kth(sizes.view(np.int32), rank)[0])
     count, stored = find_above(values, added, add, np.int32(low), False, indices, chosen)
-    return lowered_and_cut(
+    return lower_and_cut(
         values, count, stored, low, wanted, lower, upper, iterations, indices, chosen
     )
 
@@ -235,7 +235,7 @@ def strided(vector: Floats, start: int, stride: int, picked: Floats) -> None:
 
 
 @jit
-def lowered_and_cut(
+def lower_and_cut(
     values: Floats,
     count: int,
     stored: int,
@@ -247,7 +247,7 @@ def lowered_and_cut(
     indices: Indices,
     chosen: Floats,
 ) -> tuple[int, int, int]:
-    """Does what `kernels.selection.adapted` does after a first search.
+    """Adapts the threshold after a first search, as `kernels.selection.adapted`.
 
     Returns:
         The number of selected entries, the bits of the last threshold, and how often it was

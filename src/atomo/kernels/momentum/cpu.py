@@ -53,7 +53,7 @@ def grow_by_sample(
     vectors = values.numpy(), velocity.numpy(), gradient.float().numpy()
     places = sample.start, sample.step, len(sample), rank
     found = grow_and_adapt(
-        *vectors, np.float32(factor), nesterov, *places, *bounds, indices, chosen
+        *vectors, np.float32(factor), nesterov, places, tuple(bounds), indices, chosen
     )
     return adapted_entries(values, found, bounds, indices, chosen)
 
@@ -137,21 +137,18 @@ def grow_and_adapt(
     gradient: Floats,
     factor: np.float32,
     nesterov: bool,
-    start: int,
-    stride: int,
-    samples: int,
-    rank: int,
-    wanted: int,
-    lower: float,
-    upper: float,
-    iterations: int,
+    sample: tuple[int, int, int, int],
+    bounds: tuple[int, float, float, int],
     indices: Indices,
     chosen: Floats,
 ) -> tuple[int, int, int]:
     """Selects as `grow_by_sample`, in one call: for a small layer calls take longer than loops.
+    `sample` has its start, stride and size, and the rank of the threshold; `bounds` is a tuple,
+    which is faster to pass than `Bounds`.
 
     Returns: as `lower_and_cut`.
     """
+    start, stride, samples, rank = sample
     entries, speed = np.empty(samples, np.float32), np.empty(samples, np.float32)
     pushed = np.empty(samples, np.float32)
     # A loop for each vector: each keeps as many reads from memory in flight as there can be.
@@ -163,6 +160,4 @@ def grow_and_adapt(
     count, stored = grow_and_find(
         values, velocity, gradient, factor, nesterov, np.int32(low), indices, chosen
     )
-    return lower_and_cut(
-        values, count, stored, low, wanted, lower, upper, iterations, indices, chosen
-    )
+    return lower_and_cut(values, (count, stored), low, bounds, indices, chosen)

@@ -60,7 +60,7 @@ def by_sample(
     addend, add = (array, False) if added is None else (added.float().numpy(), True)
     indices, chosen = room_for(len(array))
     places = sample.start, sample.step, len(sample), rank
-    count, low, lowered = add_and_adapt(array, addend, add, *places, *bounds, indices, chosen)
+    count, low, lowered = add_and_adapt(array, addend, add, places, tuple(bounds), indices, chosen)
     return adapted_entries(values, (count, low, lowered), bounds, indices, chosen)
 
 
@@ -199,21 +199,18 @@ def add_and_adapt(
     values: Floats,
     added: Floats,
     add: bool,
-    start: int,
-    stride: int,
-    samples: int,
-    rank: int,
-    wanted: int,
-    lower: float,
-    upper: float,
-    iterations: int,
+    sample: tuple[int, int, int, int],
+    bounds: tuple[int, float, float, int],
     indices: Indices,
     chosen: Floats,
 ) -> tuple[int, int, int]:
     """Selects as `by_sample`, in one call: for a small layer calls take longer than their loops.
+    `sample` has its start, stride and size, and the rank of the threshold; `bounds` is a tuple,
+    which is faster to pass than `Bounds`.
 
     Returns: as `lower_and_cut`.
     """
+    start, stride, samples, rank = sample
     sizes = np.empty(samples, np.float32)
     strided(values, start, stride, sizes)
     if add:
@@ -222,9 +219,7 @@ def add_and_adapt(
         add_up(sizes, more)
     low = max(1, find_kth(sizes.view(np.int32), rank)[0])
     count, stored = find_above(values, added, add, np.int32(low), False, indices, chosen)
-    return lower_and_cut(
-        values, count, stored, low, wanted, lower, upper, iterations, indices, chosen
-    )
+    return lower_and_cut(values, (count, stored), low, bounds, indices, chosen)
 
 
 @jit
@@ -237,13 +232,9 @@ def strided(vector: Floats, start: int, stride: int, picked: Floats) -> None:
 @jit
 def lower_and_cut(
     values: Floats,
-    count: int,
-    stored: int,
+    found: tuple[int, int],
     low: int,
-    wanted: int,
-    lower: float,
-    upper: float,
-    iterations: int,
+    bounds: tuple[int, float, float, int],
     indices: Indices,
     chosen: Floats,
 ) -> tuple[int, int, int]:
@@ -253,7 +244,8 @@ def lower_and_cut(
         The number of selected entries, the bits of the last threshold, and how often it was
         lowered. A number above the size of `indices` says that there was no room for all.
     """
-    lowered = 0
+    wanted, lower, upper, iterations = bounds
+    (count, stored), lowered = found, 0
     while count == stored and lowered < iterations and count < lower * wanted and low > 1:
         low = max(1, times_factor(low, np.float32(lower)))
         lowered += 1

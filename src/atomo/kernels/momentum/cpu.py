@@ -143,6 +143,7 @@ def grow_and_adapt(
     chosen: Floats,
 ) -> tuple[int, int, int]:
     """Selects as `grow_by_sample`, in one call: for a small layer calls take longer than loops.
+
     `sample` has its start, stride and size, and the rank of the threshold; `bounds` is a tuple,
     which is faster to pass than `Bounds`.
 

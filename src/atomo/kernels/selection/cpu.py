@@ -205,6 +205,7 @@ def add_and_adapt(
     chosen: Floats,
 ) -> tuple[int, int, int]:
     """Selects as `by_sample`, in one call: for a small layer calls take longer than their loops.
+
     `sample` has its start, stride and size, and the rank of the threshold; `bounds` is a tuple,
     which is faster to pass than `Bounds`.
 

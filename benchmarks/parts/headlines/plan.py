@@ -76,7 +76,7 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "acpsgd-residual-nesterov": "--comm-type ACPSGD --svd-rank 4 --memory residual "
         "--nesterov yes",
         "powersgd-2-nesterov": "--comm-type PowerSGD --svd-rank 2 --nesterov yes",
-        "powersgd-late-nesterov": "--comm-type PowerSGD --svd-rank 8 --nesterov yes "
+        "powersgd-late-nesterov": "--comm-type PowerSGD --nesterov yes "
         "--code-schedule 0:svd(rank=4);10:svd(rank=8)",
         "topk-nesterov": f"{GATHER} topk(ratio=0.01) --nesterov yes",
         "dgc-nesterov": f"{DGC} --memory dgc --nesterov yes",

@@ -39,7 +39,6 @@ __all__ = [
 INFINITY: Final = 0x7F800000
 
 backend = backend_for(__name__, "cpu", "reference", "cuda")
-Selected = tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]
 
 
 class Bounds(NamedTuple):
@@ -138,7 +137,7 @@ def by_sample(
     sample: range,
     rank: int,
     bounds: Bounds,
-) -> Selected:
+) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """Returns the entries that an adapted threshold selects, with a sample for the first one.
 
     Args:
@@ -154,7 +153,9 @@ def by_sample(
     return backend(values).by_sample(values, added, sample, rank, bounds)
 
 
-def adapted(above: Callable[[int], Selected], low: int, bounds: Bounds) -> Selected:
+def adapted(
+    above: Callable[[int], tuple[torch.Tensor, torch.Tensor]], low: int, bounds: Bounds
+) -> tuple[Int64[torch.Tensor, " k"], Float[torch.Tensor, " k"]]:
     """Lowers a threshold that finds too few entries; of too many it selects the largest.
 
     Args:

@@ -33,7 +33,7 @@ __all__ = [
     "largest",
     "largest_bits",
     "magnitudes",
-    "times",
+    "scaled_bits",
 ]
 
 INFINITY: Final = 0x7F800000
@@ -167,14 +167,14 @@ def adapted(
     for _ in range(bounds.iterations):
         if len(values) >= bounds.lower * bounds.wanted or low <= 1:
             break
-        low = max(1, times(low, bounds.lower))
+        low = max(1, scaled_bits(low, bounds.lower))
         indices, values = above(low)
     if len(values) > bounds.upper * bounds.wanted:
         return first_largest(indices, values, bounds.wanted)
     return indices, values
 
 
-def times(bits: int, factor: float) -> int:
+def scaled_bits(bits: int, factor: float) -> int:
     """Returns the bits of the magnitude with the bits `bits`, times a factor."""
     value = np.int32(bits).view(np.float32)
     return int((value * np.float32(factor)).view(np.int32))

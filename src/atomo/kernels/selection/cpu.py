@@ -248,7 +248,7 @@ def lower_and_cut(
     wanted, lower, upper, iterations = bounds
     (count, stored), lowered = found, 0
     while count == stored and lowered < iterations and count < lower * wanted and low > 1:
-        low = max(1, times_factor(low, np.float32(lower)))
+        low = max(1, scaled_bits(low, np.float32(lower)))
         lowered += 1
         count, stored = find_above(values, values, False, np.int32(low), False, indices, chosen)
     if count > stored:
@@ -262,8 +262,8 @@ def lower_and_cut(
 
 
 @jit
-def times_factor(bits: int, factor: np.float32) -> int:
-    """Returns the bits of a magnitude times a factor, as `kernels.selection.times`."""
+def scaled_bits(bits: int, factor: np.float32) -> int:
+    """Returns the bits of a magnitude times a factor, as the function of the package."""
     product = np.empty(1, np.int32)
     product[0] = bits
     magnitude = product.view(np.float32)

@@ -34,6 +34,7 @@ DGC: Final = f"{GATHER} dgc(ratio=0.001) --code-schedule " + ";".join(
     for place, ratio in enumerate((0.25, 0.063, 0.016, 0.004, 0.001))
 )
 """DGC's ratios of five epochs, in one; --code is the last."""
+NESTEROV_BF16: Final = "--nesterov yes --precision bf16"
 
 METHODS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -65,7 +66,7 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "svd-top-unmasked": f"{GATHER} svd(rank=3,selection=top) --memory dgc(masking=False)",
         "svd-late": f"{GATHER} svd(rank=3) --code-schedule 0:svd(rank=3);7:svd(rank=6)",
         "dense-nesterov": "--comm-type Allreduce --code sgd --nesterov yes",
-        "dense-nesterov-bf16": "--comm-type Allreduce --code sgd --nesterov yes --precision bf16",
+        "dense-nesterov-bf16": f"--comm-type Allreduce --code sgd {NESTEROV_BF16}",
         "powersgd-nesterov": "--comm-type PowerSGD --svd-rank 4 --nesterov yes",
         "powersgd-dgc-nesterov": "--comm-type PowerSGD --svd-rank 4 --memory dgc --nesterov yes",
         "powersgd-dgc-unmasked-nesterov": "--comm-type PowerSGD --svd-rank 4 "
@@ -89,6 +90,12 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "efsignsgd-unmasked-nesterov": f"{GATHER} efsignsgd --memory dgc(masking=False) "
         "--nesterov yes",
         "lss-nesterov": f"{GATHER} lss --nesterov yes",
+        "efsignsgd-nesterov-bf16": f"{GATHER} efsignsgd {NESTEROV_BF16}",
+        "terngrad-nesterov-bf16": f"{GATHER} terngrad {NESTEROV_BF16}",
+        "lss-nesterov-bf16": f"{GATHER} lss {NESTEROV_BF16}",
+        "dragonn-nesterov-bf16": f"{GATHER} dragonn(ratio=0.001) {NESTEROV_BF16}",
+        "svd-filters-nesterov-bf16": f"{GATHER} svd(rank=3,matricisation=filters) "
+        f"{NESTEROV_BF16}",
     }
 )
 DDP_POWER_SGD: Final = "ddp-powersgd"
@@ -141,7 +148,19 @@ ORDER: Final = (
     (2, ("dense-nesterov", "dgc-nesterov", "topk-nesterov", "powersgd-nesterov")),
     (2, ("powersgd-late-nesterov", "qsgd-nesterov", "svd-top-nesterov", "natural-nesterov")),
     (3, ("dense",)),
-    (1, ("dense-nesterov-bf16",)),
+    (
+        1,
+        (
+            "dense-nesterov-bf16",
+            "efsignsgd-nesterov-bf16",
+            "terngrad-nesterov-bf16",
+            "lss-nesterov-bf16",
+            "dragonn-nesterov-bf16",
+            "svd-filters-nesterov-bf16",
+        ),
+    ),
+    (2, ("dense-nesterov-bf16",)),
+    (3, ("dense-nesterov",)),
 )
 
 

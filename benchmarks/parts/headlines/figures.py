@@ -16,6 +16,7 @@ __all__ = ["write_figures"]
 PAGE: Final = "headlines.md"
 DENSE: Final = "dense"
 NESTEROV: Final = "-nesterov"  # ends the names of runs with Nesterov momentum
+NESTEROV_BF16: Final = "-nesterov-bf16"  # the same, with passes in bfloat16
 Panel = tuple[Mapping[str, str], Sequence[tuple[str, Sequence[float], Sequence[float]]]]
 COLOURS: Final = 10  # of matplotlib's lines
 FLOAT_BYTES: Final = 4
@@ -111,8 +112,13 @@ def images_table(study: Study, length: int) -> str:
 
 
 def baseline_of(method: str) -> str:
-    """Returns the run with dense gradients and the same momentum."""
-    return DENSE + NESTEROV * method.endswith(NESTEROV)
+    """Returns the run with dense gradients, and the same momentum and precision.
+
+    >>> baseline_of("lss-nesterov-bf16"), baseline_of("lss")
+    ('dense-nesterov-bf16', 'dense')
+    """
+    endings = (end for end in (NESTEROV, NESTEROV_BF16) if method.endswith(end))
+    return DENSE + next(endings, "")
 
 
 def finished_row(

@@ -94,8 +94,7 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "terngrad-nesterov-bf16": f"{GATHER} terngrad {NESTEROV_BF16}",
         "lss-nesterov-bf16": f"{GATHER} lss {NESTEROV_BF16}",
         "dragonn-nesterov-bf16": f"{GATHER} dragonn(ratio=0.001) {NESTEROV_BF16}",
-        "svd-filters-nesterov-bf16": f"{GATHER} svd(rank=3,matricisation=filters) "
-        f"{NESTEROV_BF16}",
+        "svd-filters-nesterov-bf16": f"{GATHER} svd(rank=3,matricisation=filters) {NESTEROV_BF16}",
     }
 )
 DDP_POWER_SGD: Final = "ddp-powersgd"

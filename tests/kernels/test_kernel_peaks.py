@@ -81,3 +81,17 @@ def test_the_largest_of_each_is_that_of_a_join(backend: Backend):
     given = [source.to(backend.device) for source in sources]
     assert backend.largest(given)[:3] == joined(backend, sources, torch.empty(4107), 1.0)[:3]
     assert backend.largest(given)[3] >= INFINITY
+
+
+@each_backend
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_of_parts_of_a_vector_it_tells_the_largest_in_their_order(backend: Backend, dtype):
+    vector = normal(5000).to(dtype)
+    vector[10:20], vector[4000] = 0, math.nan
+    # Not in the order in which they lie, and not all of the vector.
+    starts, stops = (300, 0, 10, 3999), (4000, 7, 20, 5000)
+    peaks = backend.largest_in(vector.to(backend.device), starts, stops)
+    parts = [vector[start:stop].float().abs() for start, stop in zip(starts, stops, strict=True)]
+    assert peaks[:3] == [bits(float(part.max())) for part in parts[:3]]
+    assert peaks[2] == 0
+    assert peaks[3] > INFINITY

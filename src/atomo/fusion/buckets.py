@@ -56,12 +56,12 @@ class Part:
     shape: Size
     slots: tuple[Slot, ...]
 
-    @property
+    @cached_property
     def start(self) -> int:
         """The first entry in the flat gradient of the bucket."""
         return self.slots[0].start
 
-    @property
+    @cached_property
     def stop(self) -> int:
         """The index after the last entry."""
         return self.slots[-1].stop
@@ -117,6 +117,11 @@ class Bucket:
     def starts(self) -> tuple[int, ...]:
         """The first entry of each parameter, in the order of `slots`."""
         return tuple(slot.start for slot in self.slots)
+
+    @cached_property
+    def stops(self) -> tuple[int, ...]:
+        """The index after the last entry of each parameter, in the same order."""
+        return tuple(slot.stop for slot in self.slots)
 
     @cached_property
     def agreeing(self) -> tuple[Part, ...]:

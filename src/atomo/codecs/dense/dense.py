@@ -27,6 +27,9 @@ class Entries:
     values: Float[torch.Tensor, " n"]
 
 
+LAWS: Final = frozenset({Law.LOSSLESS, Law.UNBIASED, Law.CONTRACTION, Law.SUMMABLE})
+
+
 @final
 @dataclass(frozen=True)
 class Dense(Codec[Entries]):
@@ -38,7 +41,7 @@ class Dense(Codec[Entries]):
 
     @property
     def laws(self) -> frozenset[Law]:
-        return frozenset({Law.LOSSLESS, Law.UNBIASED, Law.CONTRACTION, Law.SUMMABLE})
+        return LAWS
 
     def encode(self, gradient: Float[torch.Tensor, "..."], generator: torch.Generator) -> Entries:
         del generator  # deterministic

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
@@ -69,7 +70,7 @@ class Selector(Codec[Sparse]):
     def max_count(self, shape: torch.Size) -> int:
         """Returns the largest number of entries of a gradient that may be sent."""
 
-    @property
+    @cached_property
     def laws(self) -> frozenset[Law]:
         return self.value_codec.laws & {Law.CONTRACTION}
 
@@ -78,7 +79,7 @@ class Selector(Codec[Sparse]):
         # The error is all of the unsent entries, and a part of the sent entries.
         return CONTRACTED if self.value_codec.error_bound < 1 else math.inf
 
-    @property
+    @cached_property
     def inner(self) -> Mapping[str, Codec[Any]]:
         return {"values": self.value_codec}
 
@@ -107,9 +108,9 @@ class Selector(Codec[Sparse]):
         entries = residual.view(-1)
         search = MomentumSearch(entries, flat(gradient, self.id), momentum, residual.shape)
         payload, indices, values = self.select_entries(search, generator)
-        entries[indices] = self.coding_error(payload, values)
+        self.keep_error(payload, values, entries, indices)
         if momentum.masking:  # at the indices on the device: decoding the payload needs the host
-            momentum.velocity.view(-1)[indices] = 0
+            momentum.velocity.view(-1).index_fill_(0, indices, 0.0)
         return payload
 
     def encode_accumulated(
@@ -127,7 +128,7 @@ class Selector(Codec[Sparse]):
         entries = residual.view(-1)
         search = WholeSearch(entries, added, residual.shape)
         payload, indices, values = self.select_entries(search, generator)
-        entries[indices] = self.coding_error(payload, values)
+        self.keep_error(payload, values, entries, indices)
         return payload
 
     def select_entries(
@@ -138,15 +139,20 @@ class Selector(Codec[Sparse]):
             indices, values = self.find(search, generator)
         return self.pack(indices, values, len(search), generator), indices, values
 
-    def coding_error(
-        self, payload: Sparse, values: Float[torch.Tensor, " k"]
-    ) -> Float[torch.Tensor, "..."]:
-        """Returns the values less the decoded values."""
+    def keep_error(
+        self,
+        payload: Sparse,
+        values: Float[torch.Tensor, " k"],
+        entries: Float[torch.Tensor, " n"],
+        indices: Int64[torch.Tensor, " k"],
+    ) -> None:
+        """Replaces the selected entries by their values less the decoded values."""
         if Law.LOSSLESS in self.value_codec.laws or not len(values):
-            return values.new_zeros(())
+            entries.index_fill_(0, indices, 0.0)
+            return
         error = values.clone()
         self.value_codec.add_decoded(payload.values, error, -1.0)
-        return error
+        entries[indices] = error
 
     def pack(
         self,
@@ -157,7 +163,7 @@ class Selector(Codec[Sparse]):
     ) -> Sparse:
         """Packs the selected values of a gradient into a payload."""
         packed = rice.encode(indices, entries)
-        return Sparse(torch.tensor([len(values)]), packed, self.encode_values(values, generator))
+        return Sparse(torch.full((1,), len(values)), packed, self.encode_values(values, generator))
 
     def encode_values(self, values: Float[torch.Tensor, " k"], generator: torch.Generator) -> Any:
         if len(values):

@@ -298,9 +298,7 @@ def flat_gradient(
 
 def largest(bucket: Bucket, gradient: Tensor) -> list[int]:
     """Returns the bits of the largest magnitude of each parameter in a flat gradient."""
-    # From the last one: it was written last, and the first are in the cache when encoding begins.
-    slots = reversed(bucket.slots)
-    return peaks.largest([gradient[slot.start : slot.stop] for slot in slots])[::-1]
+    return peaks.largest_in(gradient, bucket.starts, bucket.stops)
 
 
 def usage_in(bucket: Bucket, flat: Float[Tensor, " n"]) -> Usage:

@@ -1,6 +1,6 @@
 """Tensors joined in one vector, and the largest magnitude of each. The contract of all backends.
 
-Both take one pass over memory: the caller knows which parts of a gradient are all zero,
+All take one pass over memory: the caller knows which parts of a gradient are all zero,
 and which are not finite.
 """
 
@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from atomo.kernels.backends import backend_for
 
-__all__ = ["INFINITY", "backend", "join", "largest"]
+__all__ = ["INFINITY", "backend", "join", "largest", "largest_in"]
 
 INFINITY: Final = 0x7F800000
 """The bits of infinity; those of NaN are more, and those of a finite number fewer."""
@@ -47,3 +47,17 @@ def largest(sources: Sequence[torch.Tensor]) -> list[int]:
         sources: at least one, on one device, of any floating dtype.
     """
     return backend(sources[0]).largest(sources)
+
+
+def largest_in(
+    vector: Float[torch.Tensor, " n"], starts: Sequence[int], stops: Sequence[int]
+) -> list[int]:
+    """Returns the result of `largest` for parts of a vector, read from the last to the first: after
+    that the first are in the cache.
+
+    Args:
+        vector: contiguous, of any floating dtype.
+        starts: the first entry of each part.
+        stops: the entry after the last of each part.
+    """
+    return backend(vector).largest_in(vector, starts, stops)

@@ -10,10 +10,11 @@ from torch import Tensor
 from atomo.kernels.jit import jit
 from atomo.kernels.peaks import reference
 
-__all__ = ["join", "largest"]
+__all__ = ["join", "largest", "largest_in"]
 
 Floats = NDArray[np.float32]
 Bits = NDArray[np.int32]
+Indices = NDArray[np.int64]
 
 MAGNITUDE = np.int32(0x7FFFFFFF)
 
@@ -42,6 +43,23 @@ def largest(sources: Sequence[Tensor]) -> list[int]:
     if any(s.dtype != torch.float32 or not s.is_contiguous() for s in sources):
         return reference.largest(sources)
     return [int(most(source.view(-1).numpy().view(np.int32))) for source in sources]
+
+
+def largest_in(vector: Tensor, starts: Sequence[int], stops: Sequence[int]) -> list[int]:
+    if vector.dtype != torch.float32:
+        return reference.largest_in(vector, starts, stops)
+    peaks = np.empty(len(starts), np.int32)
+    bounds = np.array((starts, stops), np.int64)
+    most_in(vector.numpy().view(np.int32), bounds, peaks)
+    bits: list[int] = peaks.tolist()
+    return bits
+
+
+@jit
+def most_in(bits: Bits, bounds: Indices, peaks: Bits) -> None:
+    """Stores the largest magnitude of each part, the last first."""
+    for i in range(peaks.size - 1, -1, -1):
+        peaks[i] = most(bits[bounds[0, i] : bounds[1, i]])
 
 
 @jit

@@ -17,7 +17,7 @@ from atomo.core.devices import to_device
 from atomo.kernels.blocks.cuda import magnitudes_of
 from atomo.kernels.triton_jit import EXACT, device_code
 
-__all__ = ["join", "largest"]
+__all__ = ["join", "largest", "largest_in"]
 
 BLOCK: Final = 4096
 KINDS: Final = (torch.float32, torch.bfloat16, torch.float16)
@@ -29,6 +29,11 @@ def join(sources: Sequence[Tensor], out: Tensor, scale: float) -> list[int]:
 
 def largest(sources: Sequence[Tensor]) -> list[int]:
     return peaks_of(sources, None, 1.0)
+
+
+def largest_in(vector: Tensor, starts: Sequence[int], stops: Sequence[int]) -> list[int]:
+    places = map(slice, starts, stops)
+    return largest([vector[place] for place in places])
 
 
 def peaks_of(sources: Sequence[Tensor], out: Tensor | None, scale: float) -> list[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["join", "largest"]
+__all__ = ["join", "largest", "largest_in"]
 
 MAGNITUDE = 0x7FFFFFFF
 
@@ -26,3 +26,8 @@ def largest(sources: Sequence[Tensor]) -> list[int]:
     peaks = torch.stack([norm.float() for norm in norms]).view(torch.int32)
     bits: list[int] = (peaks & MAGNITUDE).tolist()
     return bits
+
+
+def largest_in(vector: Tensor, starts: Sequence[int], stops: Sequence[int]) -> list[int]:
+    places = map(slice, starts, stops)
+    return largest([vector[place] for place in places])

@@ -230,7 +230,8 @@ def image_panel(study: Study) -> Panel:
     left out, except those with Nesterov momentum.
     """
     curves = []
-    shown = [name for name in METHODS if name in PUBLISHED or name.endswith("-nesterov")]
+    ends = (NESTEROV, NESTEROV_BF16)
+    shown = [name for name in METHODS if name in PUBLISHED or name.endswith(ends)]
     for method in shown:
         for length in study.lengths[-1:]:
             run = study.epochs(method, 1, length)

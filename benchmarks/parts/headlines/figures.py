@@ -15,8 +15,8 @@ __all__ = ["write_figures"]
 
 PAGE: Final = "headlines.md"
 DENSE: Final = "dense"
-NESTEROV: Final = "-nesterov"  # ends the names of runs with Nesterov momentum
-NESTEROV_BF16: Final = "-nesterov-bf16"  # the same, with passes in bfloat16
+# Ends of the names of runs with Nesterov momentum, the second with passes in bfloat16.
+NESTEROV: Final = ("-nesterov", "-nesterov-bf16")
 Panel = tuple[Mapping[str, str], Sequence[tuple[str, Sequence[float], Sequence[float]]]]
 COLOURS: Final = 10  # of matplotlib's lines
 FLOAT_BYTES: Final = 4
@@ -117,8 +117,7 @@ def baseline_of(method: str) -> str:
     >>> baseline_of("lss-nesterov-bf16"), baseline_of("lss")
     ('dense-nesterov-bf16', 'dense')
     """
-    endings = (end for end in (NESTEROV, NESTEROV_BF16) if method.endswith(end))
-    return DENSE + next(endings, "")
+    return DENSE + next(filter(method.endswith, NESTEROV), "")
 
 
 def finished_row(
@@ -230,8 +229,7 @@ def image_panel(study: Study) -> Panel:
     left out, except those with Nesterov momentum.
     """
     curves = []
-    ends = (NESTEROV, NESTEROV_BF16)
-    shown = [name for name in METHODS if name in PUBLISHED or name.endswith(ends)]
+    shown = [name for name in METHODS if name in PUBLISHED or name.endswith(NESTEROV)]
     for method in shown:
         for length in study.lengths[-1:]:
             run = study.epochs(method, 1, length)

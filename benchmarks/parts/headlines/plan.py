@@ -94,6 +94,7 @@ METHODS: Final[Mapping[str, str]] = MappingProxyType(
         "terngrad-nesterov-bf16": f"{GATHER} terngrad {NESTEROV_BF16}",
         "lss-nesterov-bf16": f"{GATHER} lss {NESTEROV_BF16}",
         "dragonn-nesterov-bf16": f"{GATHER} dragonn(ratio=0.001) {NESTEROV_BF16}",
+        "svd-nesterov-bf16": f"{GATHER} svd(rank=3) {NESTEROV_BF16}",
         "svd-filters-nesterov-bf16": f"{GATHER} svd(rank=3,matricisation=filters) {NESTEROV_BF16}",
     }
 )
@@ -156,9 +157,10 @@ ORDER: Final = (
             "lss-nesterov-bf16",
             "dragonn-nesterov-bf16",
             "svd-filters-nesterov-bf16",
+            "svd-nesterov-bf16",
         ),
     ),
-    (2, ("dense-nesterov-bf16",)),
+    (2, ("svd-nesterov-bf16", "dense-nesterov-bf16")),
     (3, ("dense-nesterov",)),
 )
 
